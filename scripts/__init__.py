@@ -1,0 +1,1 @@
+"""What the Makefile runs. Each file is one command: ``python -m scripts.NAME --help``."""
