@@ -7,17 +7,19 @@ import argparse
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from scripts.environment import only_one
 from scripts.repository import ROOT
 
-COMMAND = ["jupyter_book", "build", ".", "-W", "-n", "--keep-going", "-q"]
+INDEX = ROOT / "_build" / "html" / "index.html"
 
 
 def build():
     """Run Jupyter Book; return its exit status."""
     shutil.rmtree(ROOT / "_build", ignore_errors=True)
-    return subprocess.run([sys.executable, "-m", *COMMAND], cwd=ROOT, check=False, stdout=subprocess.DEVNULL).returncode
+    command = [Path(sys.executable).with_name("jupyter-book"), "build", ".", "-W", "-n", "--keep-going", "-q"]
+    return subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL).returncode
 
 
 def main():
@@ -26,9 +28,9 @@ def main():
     print("Building the book ...", flush=True)
     with only_one("build"):
         status = build()
-    if status != 0:
+    if status != 0 or not INDEX.exists():
         sys.exit("The book was not built: each line above is something to mend (a warning is an error here).")
-    print(f"The book is built. Open this page:\n  {(ROOT / '_build/html/index.html').as_uri()}")
+    print(f"The book is built. Open this page:\n  {INDEX.as_uri()}")
 
 
 if __name__ == "__main__":
