@@ -116,11 +116,15 @@ def require_bool(name: str, flag: Any) -> None:
 
 def require_real(name: str, number: Any) -> float:
     """Give ``number`` as a float, or raise unless it is one finite real number."""
-    if isinstance(number, bool | np.bool_) or not isinstance(number, Real | np.number):
+    if isinstance(number, bool) or not isinstance(number, Real):
         raise TypeError(f"{name} must be a real number, got {_shown(number)}")
-    if not math.isfinite(number):
-        raise ValueError(f"{name} must be finite, got {number}")
-    return float(number)
+    try:
+        as_float = float(number)
+    except OverflowError:  # an int with more digits than a float can have
+        as_float = math.inf
+    if not math.isfinite(as_float):
+        raise ValueError(f"{name} must be finite, got {_shown(number)}")
+    return as_float
 
 
 def require_integer(name: str, number: Any, minimum: int | None = None) -> int:
@@ -136,6 +140,8 @@ def require_array(name: str, array: Any, array_type: type) -> None:
     """Raise unless ``array`` is of the framework's own type."""
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name} must be a plain numpy.ndarray, got a masked array: pass its mask as mask=")
+    if isinstance(array, np.matrix):  # its indexing and its * mean something else
+        raise TypeError(f"{name} must be a plain numpy.ndarray, got a numpy.matrix: pass numpy.asarray({name})")
     if not isinstance(array, array_type):
         wanted = f"{array_type.__module__.split('.')[0]}.{array_type.__name__}"
         given = f"{type(array).__module__.split('.')[0]}.{type(array).__name__}".removeprefix("builtins.")
@@ -248,11 +254,13 @@ def _offset(array_type: type, offset: Any, batch: tuple[int, ...]) -> Any:
     if offset is None:
         return 0
     if isinstance(offset, list | tuple):
-        offset = np.asarray(offset)
+        try:
+            offset = np.asarray(offset) if offset else np.zeros(0, dtype=int)  # an empty batch has no offsets
+        except ValueError:  # rows of different lengths
+            raise TypeError(f"offset must be an integer, or integers of shape (B,), got {_shown(offset)}") from None
     if not hasattr(offset, "shape") or tuple(offset.shape) == ():
         offset = require_integer("offset", offset.item() if hasattr(offset, "item") else offset)
-        if abs(offset) > FARTHEST:
-            raise ValueError(f"offset must be a position that fits int64, got {offset}")
+        _offset_in_range(offset)
         return offset
     if not isinstance(offset, array_type | np.ndarray):
         require_array("offset", offset, array_type)
@@ -261,10 +269,16 @@ def _offset(array_type: type, offset: Any, batch: tuple[int, ...]) -> Any:
     entries = tuple(offset.shape)
     fits = len(entries) <= len(batch) and all(n in (1, m) for n, m in zip(entries, batch, strict=False))
     if not fits:
-        raise ValueError(
-            f"offset must be one integer, or one for each batch entry: shape {batch[:1] or '()'}, got {entries}"
-        )
+        raise ValueError(f"offset must be one integer, or one for each batch entry: shape {batch[:1]}, got {entries}")
+    if str(getattr(offset, "device", "cpu")) == "cpu":  # on a GPU, looking would make the CPU wait
+        for number in np.asarray(offset).flat:
+            _offset_in_range(int(number))
     return offset.reshape(entries + (1,) * (len(batch) - len(entries) + 1))
+
+
+def _offset_in_range(offset: int) -> None:
+    if abs(offset) > FARTHEST:
+        raise ValueError(f"offset must lie between -2**61 and 2**61, got {offset}")
 
 
 def _positive(name: str, number: Any) -> float:
