@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
+INT64 = np.iinfo(np.int64)
+
 __all__ = ["bidirectional", "causal", "document", "padding", "prefix", "sliding_window"]
 
 
@@ -124,9 +126,11 @@ def sliding_window(
     allowed = bidirectional(q_pos, k_pos)
     q, k = _facing(q_pos, k_pos, "q_pos", "k_pos")
     if left is not None:
-        allowed = allowed & (k >= q - left)
+        left = min(left, INT64.max)
+        allowed = allowed & (k >= q.clip(min=INT64.min + left) - left)  # clipped, so that no sum leaves int64
     if right is not None:
-        allowed = allowed & (k <= q + right)
+        right = min(right, INT64.max)
+        allowed = allowed & (k <= q.clip(max=INT64.max - right) + right)
     return allowed
 
 
@@ -226,27 +230,30 @@ def prefix(
            [1, 1, 1, 1]])
     """
     q, k = _facing(q_pos, k_pos, "q_pos", "k_pos")
-    length = _same_kind(_integers(length, "length"), k)
+    length = _integers(length, "length", like=k)
     if bool((length < 0).any()):
         raise ValueError(f"length must be 0 or more, got {length.tolist()}")
+    _fit_together({"q_pos": q, "k_pos": k, "length": length[..., None, None]})
     return (k <= q) | (k < length[..., None, None])
 
 
 def _facing(q: Any, k: Any, q_name: str, k_name: str) -> tuple[Any, Any]:
     """Stand the queries' numbers up as a column, the keys' as a row: (..., L, 1) and (..., 1, S)."""
-    q, k = _integers(q, q_name, axes=1), _integers(k, k_name, axes=1)
-    if isinstance(q, np.ndarray) != isinstance(k, np.ndarray):
-        raise TypeError(
-            f"{q_name} and {k_name} must be of one framework, got {type(q).__name__} and {type(k).__name__}"
-        )
-    return q[..., :, None], k[..., None, :]
+    q = _integers(q, q_name, axes=1, like=k)
+    k = _integers(k, k_name, axes=1, like=q)
+    q, k = q[..., :, None], k[..., None, :]
+    _fit_together({q_name: q, k_name: k})
+    return q, k
 
 
-def _integers(x: Any, name: str, axes: int = 0) -> Any:
-    """Give ``x`` as an int64 array, or as an int64 tensor when it is a tensor."""
-    tensor = hasattr(x, "dtype") and hasattr(x, "requires_grad")  # known by what it has: this module never needs torch
-    if not tensor:
-        x = np.asarray(x)
+def _integers(x: Any, name: str, axes: int = 0, like: Any = None) -> Any:
+    """Give ``x`` as an int64 array, or as an int64 tensor when it is a tensor, or a list beside the tensor ``like``."""
+    plain = not isinstance(x, np.ndarray) and not _is_tensor(x)
+    if not _is_tensor(x):
+        try:
+            x = np.asarray(x)
+        except ValueError:  # rows of different lengths
+            raise TypeError(f"{name} must hold integers in rows of one length, got {x}") from None
         if x.size == 0 and x.dtype == np.float64:  # an empty list has no integers to show
             x = x.astype(np.int64)
     kind = str(x.dtype).removeprefix("torch.")
@@ -254,7 +261,28 @@ def _integers(x: Any, name: str, axes: int = 0) -> Any:
         raise TypeError(f"{name} must hold integers, got {kind}")
     if x.ndim < axes:
         raise ValueError(f"{name} must have a position axis, such as [0, 1, 2]; got the single number {x.item()}")
-    return x.long() if tensor else x.astype(np.int64, copy=False)  # wide enough for every sum of positions
+    wide = x.long() if _is_tensor(x) else x.astype(np.int64, copy=False)  # wide enough for every position
+    if kind == "uint64" and bool((wide < 0).any()):
+        raise ValueError(f"{name} must hold integers that fit int64, got {x.tolist()}")
+    return like.long().new_tensor(wide.tolist()) if plain and _is_tensor(like) else wide
+
+
+def _is_tensor(x: Any) -> bool:
+    return hasattr(x, "dtype") and hasattr(x, "requires_grad")  # known by what it has: this module never needs torch
+
+
+def _fit_together(columns: dict[str, Any]) -> None:
+    """Raise unless all are of one framework and their leading axes broadcast; the last two axes are the mask's own."""
+    names = " and ".join(columns)
+    if len({_is_tensor(x) for x in columns.values()}) > 1:
+        given = " and ".join(type(x).__name__ for x in columns.values())
+        raise TypeError(f"{names} must be of one framework, got {given}")
+    leading = [tuple(x.shape[:-2]) for x in columns.values()]
+    try:
+        np.broadcast_shapes(*leading)
+    except ValueError:
+        given = " and ".join(map(str, leading))
+        raise ValueError(f"the leading axes of {names} must broadcast, got {given}") from None
 
 
 def _arange_like(S: int, like: Any) -> Any:
@@ -262,10 +290,3 @@ def _arange_like(S: int, like: Any) -> Any:
     if isinstance(like, np.ndarray):
         return np.arange(S)
     return like.new_ones(S).cumsum(0) - 1
-
-
-def _same_kind(x: Any, like: Any) -> Any:
-    """Give the array ``x`` as a tensor where ``like`` is one."""
-    if isinstance(like, np.ndarray) or not isinstance(x, np.ndarray):
-        return x
-    return like.new_tensor(x.tolist())
