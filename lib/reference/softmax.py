@@ -27,8 +27,8 @@ def softmax(scores: Float[np.ndarray, "..."], axis: int = -1) -> Float[np.ndarra
 
     Raises
     ------
-    TypeError
-        If ``scores`` is no floating array.
+    TypeError, ValueError
+        If ``scores`` is no floating array, or has no such axis.
 
     References
     ----------
@@ -46,7 +46,10 @@ def softmax(scores: Float[np.ndarray, "..."], axis: int = -1) -> Float[np.ndarra
     arguments.require_array("scores", scores, np.ndarray)
     if arguments.dtype_name(scores) not in arguments.FLOATS:
         raise TypeError(f"scores must be floating, got {arguments.dtype_name(scores)}")
-    x = scores.astype(np.result_type(scores.dtype, np.float32), copy=False)
+    axis = arguments.require_integer("axis", axis)
+    if not -scores.ndim <= axis < scores.ndim:
+        raise ValueError(f"axis must be one of scores' {scores.ndim} axes, got {axis} for shape {scores.shape}")
+    x = np.asarray(scores, dtype=np.result_type(scores.dtype, np.float32))
     with np.errstate(invalid="ignore", over="ignore"):  # a score of NaN or +∞ gives a row of NaN, not a warning
         top = x.max(axis, keepdims=True, initial=-np.inf)
         exponentials = np.exp(x - np.where(np.isneginf(top), 0, top))  # a row of −∞ becomes a row of exp(−∞) = 0
