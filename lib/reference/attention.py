@@ -5,6 +5,8 @@ and looks after the corners: what stands at a hidden position, queries that see 
 range.
 """
 
+import math
+
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -99,7 +101,7 @@ def attention(
     )  # fmt: skip
     arguments.require_bool("return_weights", return_weights)
     allowed = allowed_pairs(call, mask, bias)
-    if call.repeats > 1:
+    if call.repeats != 1:  # 0 where there are no query heads
         key, value = (np.repeat(x, call.repeats, axis=-3) for x in (key, value))
     dtype = np.result_type(query.dtype, np.float32)
     output, weights, overflowed = attend(query, key, value, allowed, bias, call, dtype)
@@ -125,31 +127,39 @@ def attend(
     saturate: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute output, weights, and which rows left the dtype's range: the textbook body of attention."""
-    query, key, value = (x.astype(dtype, copy=False) for x in (query, key, value))
-    with np.errstate(over="ignore", invalid="ignore"):  # rows that overflow are found below and done again
-        scores = saturating_scores(query, key, call.scale) if saturate else query @ key.swapaxes(-1, -2) * call.scale
+    query, key, value = (np.asarray(x, dtype=dtype) for x in (query, key, value))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # such rows are found below and done again
+        scores = query @ key.swapaxes(-1, -2) * call.scale  # (..., L, S)
+        if saturate:
+            scores = np.where(np.isfinite(scores), scores, saturating_scores(query, key, call.scale))
+        in_range = np.isfinite(scores)  # before softcap, which would make a bounded number of an overflow
         if call.softcap is not None:
             scores = call.softcap * np.tanh(scores / call.softcap)
         if bias is not None:
             scores = scores + bias
         if saturate:
             scores = np.clip(scores, np.finfo(dtype).min, np.finfo(dtype).max)
-        scores = np.where(allowed, scores, -np.inf)  # (..., L, S)
+        scores = np.where(allowed, scores, -np.inf)
         weights = softmax(scores)  # (..., L, S), each row sums to one
         output = weighted_sum(weights, value, allowed)  # (..., L, Ev)
-    in_range = (np.isfinite(scores) | ~allowed).all(-1) & np.isfinite(output).all(-1)
+    in_range = (in_range & np.isfinite(scores) | ~allowed).all(-1) & np.isfinite(output).all(-1)
     return output, weights, ~in_range
 
 
 def saturating_scores(
     query: Float[np.ndarray, "*batch L E"], key: Float[np.ndarray, "*batch S E"], scale: float
 ) -> Float[np.ndarray, "*batch L S"]:
-    """Compute scale · Q Kᵀ without an overflow on the way: each row is divided by its largest entry first."""
-    q_size, k_size = (np.abs(x).max(-1, keepdims=True, initial=0) for x in (query, key))
-    q_size, k_size = (np.where((x > 0) & np.isfinite(x), x, 1) for x in (q_size, k_size))
-    unit = (query / q_size) @ (key / k_size).swapaxes(-1, -2)  # (..., L, S), at most E in size
-    limits = np.finfo(query.dtype).min, np.finfo(query.dtype).max
-    return unit * np.clip(q_size * k_size.swapaxes(-1, -2), *limits) * scale
+    """Compute scale · Q Kᵀ without an overflow on the way: powers of two are taken out first and put back last."""
+    q_power, k_power = (np.frexp(largest_entry(x))[1] for x in (query, key))  # (..., L, 1), (..., S, 1)
+    products = np.ldexp(query, -q_power) @ np.ldexp(key, -k_power).swapaxes(-1, -2)  # (..., L, S), at most E in size
+    factor, power = math.frexp(scale)
+    return np.ldexp(products * factor, q_power + k_power.swapaxes(-1, -2) + power)
+
+
+def largest_entry(x: Float[np.ndarray, "... E"]) -> Float[np.ndarray, "... 1"]:
+    """Give the size of the largest entry of each row, and 1 where it is not finite."""
+    size = np.abs(x).max(-1, keepdims=True, initial=0)
+    return np.where(np.isfinite(size), size, 1)
 
 
 def weighted_sum(
@@ -160,18 +170,23 @@ def weighted_sum(
     """Compute weights · value such that a value which a query may not see cannot touch it.
 
     A plain product would let NaN and infinity through, since 0 · NaN is NaN. So the finite values are multiplied
-    first, and each key with other values is then added to the queries that may see it.
+    alone, and what else a query may see is then written over its output: infinity, or NaN.
     """
     finite = np.isfinite(value)
+    limits = np.finfo(value.dtype).min, np.finfo(value.dtype).max  # weights may sum to a hair more than one
+    output = np.clip(weights @ (value if finite.all() else np.where(finite, value, 0)), *limits)
+    output = output + 0.0  # −0 becomes 0: a hidden negative value may not even leave its sign
     if finite.all():
-        return weights @ value + 0.0  # −0 becomes 0: a hidden negative value may not even leave its sign
-    output = weights @ np.where(finite, value, 0) + 0.0
-    rest = np.where(finite, 0, value)
-    allowed = np.broadcast_to(allowed, weights.shape)
-    for s in np.unique(np.nonzero(~finite)[-2]):
-        product = weights[..., s, None] * rest[..., s, None, :]  # (..., L, 1) · (..., 1, Ev)
-        output = output + np.where(allowed[..., s, None], product, 0)
-    return output
+        return output
+    weighed = allowed & (weights > 0)
+    up, down = meets(weighed, value == np.inf), meets(weighed, value == -np.inf)
+    undefined = meets(allowed, np.isnan(value)) | meets(allowed & (weights == 0), np.isinf(value)) | (up & down)
+    return np.where(undefined, np.nan, np.where(up, np.inf, np.where(down, -np.inf, output))).astype(output.dtype)
+
+
+def meets(pairs: Bool[np.ndarray, "*batch L S"], marked: Bool[np.ndarray, "*batch S Ev"]) -> np.ndarray:
+    """Tell for each query and column whether one of the query's keys is marked: (..., L, Ev)."""
+    return pairs.astype(np.float32) @ marked.astype(np.float32) > 0
 
 
 def allowed_pairs(
@@ -190,8 +205,3 @@ def allowed_pairs(
     if call.window != (None, None):
         allowed = allowed & masks.sliding_window(q_pos, k_pos, *call.window)
     return allowed
-
-
-def _wider(dtype: np.dtype) -> np.dtype:
-    """Name the next wider floating dtype; long double has none."""
-    return np.dtype(np.float64) if dtype == np.float32 else np.dtype(np.longdouble)
