@@ -5,6 +5,8 @@ body, for what the kernels lack (softcap, weights, dropout that spares the retur
 they are not exact.
 """
 
+import math
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -65,11 +67,12 @@ def attention(
 
     Notes
     -----
-    What stands at hidden positions, by backend. "math": changes nothing, NaN and infinity included, nor do the
-    gradients. "sdpa": finite values change nothing; NaN and infinity leak (0 · NaN is NaN inside the kernels).
-    "auto": as "math" on the CPU, where a result that is not finite is computed again by "math"; elsewhere as "sdpa",
-    since looking would make the CPU wait for the device. Where finite inputs give scores beyond the dtype's range,
-    "math" computes again in float64, and scores stop at the largest number instead of turning into NaN.
+    What stands at hidden positions, by backend. "math": changes no bit of the output, NaN and infinity included, nor
+    of the gradients. "sdpa": finite values change nothing as long as their scores stay in the dtype's range; NaN and
+    infinity leak (0 · NaN is NaN inside the kernels). "auto" on the CPU: changes nothing beyond rounding, since a
+    result that SDPA spoilt is computed again by "math"; elsewhere as "sdpa", since looking would make the CPU wait
+    for the device. Where finite inputs give scores beyond the dtype's range, "math" computes those rows again in
+    float64, and scores stop at the largest number instead of turning into NaN.
 
     References
     ----------
@@ -92,15 +95,16 @@ def attention(
     arguments.require_bool("return_weights", return_weights)
     if not 0 <= arguments.require_real("dropout_p", dropout_p) <= 1:
         raise ValueError(f"dropout_p must lie between 0 and 1, got {dropout_p}")
-    if backend not in BACKENDS:
+    if not isinstance(backend, str) or backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     lacking = [name for name, asked in (("softcap", softcap is not None), ("return_weights", return_weights)) if asked]
     if backend == "sdpa" and lacking:
         raise ValueError(f"backend 'sdpa' has no {' and no '.join(lacking)}; use backend='auto' or 'math'")
 
-    if backend == "sdpa" or (backend == "auto" and not lacking and dropout_p == 0):
+    empty = 0 in (*call.scores_shape, call.E, call.Ev)  # nothing to fuse, and some kernels divide by a size
+    if not empty and (backend == "sdpa" or (backend == "auto" and not lacking and dropout_p == 0)):
         output = sdpa(query, key, value, mask, bias, call, dropout_p)
-        if backend == "sdpa" or output.device.type != "cpu" or _is_finite(output):
+        if backend == "sdpa" or output.device.type != "cpu" or can_be_trusted(output, query, key, value, bias, call):
             return output
     output, weights = textbook(query, key, value, mask, bias, call, dropout_p)
     return (output, weights) if return_weights else output
@@ -116,8 +120,6 @@ def sdpa(
     dropout_p: float = 0.0,
 ) -> Float[Tensor, "*batch L Ev"]:
     """Compute the output with torch's fused kernels, which want four axes: (batch, heads, length, size)."""
-    if 0 in (*call.scores_shape, call.E, call.Ev):  # nothing to fuse, and some kernels divide by a size
-        return textbook(query, key, value, mask, bias, call, dropout_p)[0]
     restricted = mask is not None or bias is not None or call.window != (None, None)
     top_left = isinstance(call.offset, int) and call.offset == 0
     is_causal = call.causal and top_left and not restricted  # the kernels' own causal is top-left
@@ -134,6 +136,33 @@ def sdpa(
     return output.reshape(*call.batch, call.L, call.Ev)
 
 
+def can_be_trusted(
+    output: Float[Tensor, "*batch L Ev"],
+    query: Float[Tensor, "*batch L E"],
+    key: Float[Tensor, "*batch S E"],
+    value: Float[Tensor, "*batch S Ev"],
+    bias: Float[Tensor, "*batch L S"] | None,
+    call: arguments.Call,
+) -> bool:
+    """Tell whether SDPA's output can be kept: nothing hidden leaked, no score left the range. Reads little.
+
+    NaN in the output shows most of it. What it does not show: scores that became −∞, whose row is 0 as if it saw
+    nothing, or whose loss a large bias covers; and infinity at a hidden position, which spoils gradients only.
+    """
+    if not _is_finite(output):
+        return False
+    inputs = [x for x in (query, key, value, bias) if x is not None]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs) and not all(map(_is_finite, inputs[:3])):
+        return False
+    limit = torch.finfo(torch.promote_types(query.dtype, torch.float32)).max
+    if bias is not None:
+        limit -= float(bias.detach().abs().masked_fill(bias.detach().isinf(), 0).amax())
+    elif not (output.detach() == 0).all(-1).any():
+        return True
+    q_size, k_size = float(query.detach().abs().amax()), float(key.detach().abs().amax())
+    return call.E * q_size * k_size * max(1.0, abs(call.scale)) < limit / 2
+
+
 def textbook(
     query: Float[Tensor, "*batch L E"],
     key: Float[Tensor, "*batch S E"],
@@ -143,17 +172,22 @@ def textbook(
     call: arguments.Call,
     dropout_p: float = 0.0,
 ) -> tuple[Float[Tensor, "*batch L Ev"], Float[Tensor, "*batch L S"]]:
-    """Compute output and weights as the equation says, in float32 at least; in float64 where scores overflow."""
+    """Compute output and weights as the equation says, in float32 at least; rows whose scores overflow, in float64."""
     allowed = allowed_pairs(call, mask, bias, query.device)
     arrays = broadcast_heads(query, key, value, call)
     dtype = torch.promote_types(query.dtype, torch.float32)
-    output, weights, in_range = _attend(*(x.to(dtype) for x in arrays), allowed, bias, call, dropout_p)
-    if not in_range:
-        output, weights, _ = _attend(*(x.double() for x in arrays), allowed, bias, call, dropout_p, saturate=True)
+    options = {"bias": bias, "call": call, "dropout_p": dropout_p}
+    output, weights, in_range = attend(*(x.to(dtype) for x in arrays), allowed, **options)
+    if not in_range.all():
+        rows = in_range[..., None]
+        # What overflows is hidden from the first pass, so that its gradients are finite.
+        output, weights, _ = attend(*(x.to(dtype) for x in arrays), allowed & rows, **options)
+        again = attend(*(x.double() for x in arrays), allowed & ~rows, **options, saturate=True)
+        output, weights = torch.where(rows, output, again[0]), torch.where(rows, weights, again[1])
     return output.to(query.dtype), weights.to(query.dtype)
 
 
-def _attend(
+def attend(
     query: Float[Tensor, "*batch L E"],
     key: Float[Tensor, "*batch S E"],
     value: Float[Tensor, "*batch S Ev"],
@@ -162,18 +196,23 @@ def _attend(
     call: arguments.Call,
     dropout_p: float,
     saturate: bool = False,
-) -> tuple[Tensor, Tensor, bool]:
-    scores = _saturating_scores(query, key, call.scale) if saturate else _products(query, key) * call.scale
+) -> tuple[Tensor, Tensor, Bool[Tensor, "*batch L"]]:
+    """Compute output, weights, and which rows stayed in the dtype's range: the textbook body of attention."""
+    scores = _products(query, key) * call.scale  # (..., L, S)
+    if saturate:
+        scores = torch.where(scores.isfinite(), scores, _saturating_scores(query, key, call.scale))
+    in_range = scores.detach().isfinite()  # before softcap, which would make a bounded number of an overflow
     if call.softcap is not None:
+        scores = scores.masked_fill(~allowed, 0)  # tanh hands NaN back to the gradients even where it is not used
         scores = call.softcap * torch.tanh(scores / call.softcap)
     if bias is not None:
         scores = scores + bias
     if saturate:
         scores = scores.clamp(torch.finfo(scores.dtype).min, torch.finfo(scores.dtype).max)
-    scores = scores.masked_fill(~allowed, -torch.inf)  # (..., L, S)
-    weights = _softmax(scores)
+    scores = scores.masked_fill(~allowed, -torch.inf)
+    weights = _softmax(scores)  # (..., L, S), each row sums to one
     output = _weighted_sum(F.dropout(weights, dropout_p), value, allowed)  # (..., L, Ev)
-    in_range = bool((scores.isfinite() | ~allowed).all()) and _is_finite(output)
+    in_range = (in_range & scores.detach().isfinite() | ~allowed).all(-1) & output.detach().isfinite().all(-1)
     return output, weights, in_range
 
 
@@ -188,26 +227,37 @@ def _softmax(scores: Float[Tensor, "*batch L S"]) -> Float[Tensor, "*batch L S"]
 
 
 def _products(query: Float[Tensor, "*batch L E"], key: Float[Tensor, "*batch S E"]) -> Float[Tensor, "*batch L S"]:
-    """Compute Q Kᵀ such that a key of NaN or infinity spoils its own column only, gradients included."""
-    finite = key.detach().isfinite()
-    if finite.all():
+    """Compute Q Kᵀ such that NaN and infinity spoil their own row or column only, gradients included."""
+    q_finite, k_finite = query.detach().isfinite(), key.detach().isfinite()
+    if q_finite.all() and k_finite.all():
         return query @ key.mT
-    usable = finite.all(-1)[..., None, :]  # (..., 1, S)
+    usable = q_finite.all(-1)[..., :, None] & k_finite.all(-1)[..., None, :]  # (..., L, S)
     with torch.no_grad():
         spoilt = query @ key.mT
-    return torch.where(usable, query @ key.masked_fill(~finite, 0).mT, spoilt)
+    return torch.where(usable, query.masked_fill(~q_finite, 0) @ key.masked_fill(~k_finite, 0).mT, spoilt)
 
 
 def _saturating_scores(
     query: Float[Tensor, "*batch L E"], key: Float[Tensor, "*batch S E"], scale: float
 ) -> Float[Tensor, "*batch L S"]:
-    """Compute scale · Q Kᵀ without an overflow on the way: each row is divided by its largest entry first."""
-    if query.shape[-1] == 0:
-        return _products(query, key)
-    q_size, k_size = (x.detach().abs().amax(-1, keepdim=True) for x in (query, key))
-    q_size, k_size = (torch.where((x > 0) & x.isfinite(), x, 1) for x in (q_size, k_size))
-    limits = torch.finfo(query.dtype).min, torch.finfo(query.dtype).max
-    return _products(query / q_size, key / k_size) * (q_size * k_size.mT).clamp(*limits) * scale
+    """Compute scale · Q Kᵀ without an overflow on the way: powers of two are taken out first and put back last."""
+    q_power, k_power = _power_of_two(query), _power_of_two(key)  # (..., L, 1), (..., S, 1)
+    products = _products(_ldexp(query, -q_power), _ldexp(key, -k_power))  # (..., L, S), at most E in size
+    factor, power = math.frexp(scale)
+    return _ldexp(products * factor, q_power + k_power.mT + power)
+
+
+def _power_of_two(x: Float[Tensor, "... E"]) -> Int[Tensor, "... 1"]:
+    """Give the exponent of each row's largest entry, and of 1 where that is not finite."""
+    size = x.detach().abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros((*x.shape[:-1], 1))
+    return torch.frexp(size.masked_fill(~size.isfinite(), 1)).exponent
+
+
+def _ldexp(x: Float[Tensor, "..."], power: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Multiply by 2**power in four steps, because 2**power alone can leave the range."""
+    for step in range(4):
+        x = x * torch.exp2(((power + step) // 4).to(x.dtype))  # the four quotients add up to power
+    return x
 
 
 def _weighted_sum(
@@ -215,15 +265,19 @@ def _weighted_sum(
 ) -> Float[Tensor, "*batch L Ev"]:
     """Compute weights · value such that NaN and infinity reach only the queries that may see them."""
     finite = value.detach().isfinite()
+    limits = torch.finfo(value.dtype).min, torch.finfo(value.dtype).max  # weights may sum to a hair more than one
+    output = (weights @ value.masked_fill(~finite, 0)).clamp(*limits) + 0.0  # −0 becomes 0, as in the reference
     if finite.all():
-        return weights @ value
-    output = weights @ value.masked_fill(~finite, 0)
-    rest = value.detach().masked_fill(finite, 0)
-    allowed = allowed.expand(weights.shape)
-    for s in (~finite).nonzero()[:, -2].unique().tolist():
-        product = weights[..., s, None] * rest[..., s, None, :]  # (..., L, 1) · (..., 1, Ev)
-        output = output + product.masked_fill(~allowed[..., s, None], 0)
-    return output
+        return output
+    weighed, unweighed, value = allowed & (weights > 0), allowed & (weights == 0), value.detach()
+    up, down = _meets(weighed, value == torch.inf), _meets(weighed, value == -torch.inf)
+    undefined = _meets(allowed, value.isnan()) | _meets(unweighed, value.isinf()) | (up & down)
+    return output.masked_fill(up, torch.inf).masked_fill(down, -torch.inf).masked_fill(undefined, torch.nan)
+
+
+def _meets(pairs: Bool[Tensor, "*batch L S"], marked: Bool[Tensor, "*batch S Ev"]) -> Bool[Tensor, "*batch L Ev"]:
+    """Tell for each query and column whether one of the query's keys is marked."""
+    return pairs.float() @ marked.float() > 0
 
 
 def allowed_pairs(
@@ -249,7 +303,7 @@ def allowed_pairs(
 
 def broadcast_heads(query: Tensor, key: Tensor, value: Tensor, call: arguments.Call) -> tuple[Tensor, Tensor, Tensor]:
     """Give each query head its key/value head, and all three the same leading axes (views where possible)."""
-    if call.repeats > 1:
+    if call.repeats != 1:  # 0 where there are no query heads
         key, value = (x.repeat_interleave(call.repeats, dim=-3) for x in (key, value))
     query, key, value = (x.expand(*call.batch, *x.shape[-2:]) for x in (query, key, value))
     return query, key, value
