@@ -129,21 +129,33 @@ def attend(
     """Compute output, weights, and which rows left the dtype's range: the textbook body of attention."""
     query, key, value = (np.asarray(x, dtype=dtype) for x in (query, key, value))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # such rows are found below and done again
-        scores = query @ key.swapaxes(-1, -2) * call.scale  # (..., L, S)
-        if saturate:
-            scores = np.where(np.isfinite(scores), scores, saturating_scores(query, key, call.scale))
-        in_range = np.isfinite(scores)  # before softcap, which would make a bounded number of an overflow
-        if call.softcap is not None:
-            scores = call.softcap * np.tanh(scores / call.softcap)
-        if bias is not None:
-            scores = scores + bias
-        if saturate:
-            scores = np.clip(scores, np.finfo(dtype).min, np.finfo(dtype).max)
-        scores = np.where(allowed, scores, -np.inf)
+        scores, in_range = masked_scores(query, key, allowed, bias, call, saturate)  # (..., L, S)
         weights = softmax(scores)  # (..., L, S), each row sums to one
         output = weighted_sum(weights, value, allowed)  # (..., L, Ev)
-    in_range = (in_range & np.isfinite(scores) | ~allowed).all(-1) & np.isfinite(output).all(-1)
-    return output, weights, ~in_range
+    return output, weights, ~(in_range & np.isfinite(output).all(-1))
+
+
+def masked_scores(
+    query: Float[np.ndarray, "*batch L E"],
+    key: Float[np.ndarray, "*batch S E"],
+    allowed: Bool[np.ndarray, "*batch L S"],
+    bias: Float[np.ndarray, "*batch L S"] | None,
+    call: arguments.Call,
+    saturate: bool = False,
+) -> tuple[Float[np.ndarray, "*batch L S"], Bool[np.ndarray, "*batch L"]]:
+    """Compute how well each query matches each key, −∞ where hidden, and which rows stayed in the dtype's range."""
+    scores = query @ key.swapaxes(-1, -2) * call.scale  # (..., L, S)
+    if saturate:
+        scores = np.where(np.isfinite(scores), scores, saturating_scores(query, key, call.scale))
+    in_range = np.isfinite(scores)  # before softcap, which would make a bounded number of an overflow
+    if call.softcap is not None:
+        scores = call.softcap * np.tanh(scores / call.softcap)
+    if bias is not None:
+        scores = scores + bias
+    if saturate:
+        scores = np.clip(scores, np.finfo(scores.dtype).min, np.finfo(scores.dtype).max)
+    in_range = in_range & np.isfinite(scores) | ~allowed
+    return np.where(allowed, scores, -np.inf), in_range.all(-1)
 
 
 def saturating_scores(
