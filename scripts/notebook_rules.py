@@ -18,7 +18,7 @@ from scripts.repository import ROOT
 
 MIME_TYPES = {"text/plain", "text/html", "text/markdown", "text/latex", "image/png"}
 TAGS = {"remove-cell", "hide-input", "hide-output", "hide-cell"}
-HTML_TAGS = {"details", "summary", "br", "sub", "sup", "kbd"}
+HTML_TAGS = {"details", "summary", "br", "sub", "sup", "kbd", "em", "strong", "code"}
 LARGEST = 1_000_000  # bytes
 SHORTEST_ALT = 40  # characters
 # (notebook, cell id) -> why that cell's output may go uncompared. Nothing so far.

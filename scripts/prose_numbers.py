@@ -29,7 +29,9 @@ NAMES = (
     "|[Vv]ersions?|[Ss]ections?|§"
 )
 VERSION = re.compile(rf"(?:{NAMES})\s*`?\d+\.\d+(?:(?:,| and| or| to)\s*`?\d+\.\d+)*")
-ADDRESS = re.compile(r"(?<=\])\([^)\s]*\)|<https?://[^>]*>|</?(?:details|summary|br|su[bp]|kbd)\b[^>\n]*>")
+ADDRESS = re.compile(
+    r"(?<=\])\([^)\s]*\)|<https?://[^>]*>|</?(?:details|summary|br|su[bp]|kbd|em|strong|code)\b[^>\n]*>"
+)
 CITATION = re.compile(r"\]\([^)]*bibliography\.md|https?://")
 SENTENCE = re.compile(r"(?<=[.!?])\s+|\n\s*(?=[-*|]|\d+\.\s)|\n\s*\n")
 
