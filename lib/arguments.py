@@ -5,7 +5,7 @@ values only, so that they are the same for both frameworks. They never write to 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -101,6 +101,58 @@ def check(
         window=window,
         offset=_offset(array_type, offset, batch),
     )
+
+
+def check_partials(array_type: type, partials: Any) -> Iterator[tuple[Any, Any]]:
+    """Give the pairs (output, lse) of partial results one by one, each checked against the first.
+
+    Parameters
+    ----------
+    array_type : type
+        ``numpy.ndarray`` or ``torch.Tensor``: what the arrays must be.
+    partials
+        As in :func:`lib.reference.merge`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        While the pairs are taken: if one is no pair of floating arrays, if shapes, dtypes or devices do not fit, or if
+        there is none.
+
+    Examples
+    --------
+    >>> [lse for output, lse in check_partials(np.ndarray, [(np.zeros((1, 2)), np.zeros(1))])]
+    [array([0.])]
+    """
+    if not isinstance(partials, Iterable):
+        raise TypeError(f"partials must be an iterable of pairs (output, lse), got {_shown(partials)}")
+    first = None
+    for i, pair in enumerate(partials):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            given = f"a {type(pair).__name__}" + (f" of {len(pair)}" if isinstance(pair, tuple | list) else "")
+            raise TypeError(f"partials[{i}] must be a pair (output, lse), got {given}")
+        first = first or pair
+        for name, array, wanted in zip(("output", "lse"), pair, first, strict=True):
+            name = f"partials[{i}]'s {name}"
+            require_array(name, array, array_type)
+            if dtype_name(array) not in FLOATS:
+                raise TypeError(f"{name} must be floating, got {dtype_name(array)}")
+            if dtype_name(array) != dtype_name(wanted):
+                raise TypeError(f"{name} must have partials[0]'s dtype {dtype_name(wanted)}, got {dtype_name(array)}")
+            if getattr(array, "device", None) != getattr(first[0], "device", None):
+                raise ValueError(f"{name} must be on partials[0]'s device {first[0].device}, got {array.device}")
+            if tuple(array.shape) != tuple(wanted.shape):
+                raise ValueError(
+                    f"{name} must have partials[0]'s shape {tuple(wanted.shape)}, got {tuple(array.shape)}"
+                )
+        output, lse = (tuple(array.shape) for array in pair)
+        if len(output) < 2:
+            raise ValueError(f"partials[{i}]'s output must have shape (..., L, Ev), got {output}")
+        if lse != output[:-1]:
+            raise ValueError(f"partials[{i}]'s lse must have shape (..., L) = {output[:-1]} as its output, got {lse}")
+        yield pair[0], pair[1]
+    if first is None:
+        raise ValueError("partials must hold at least one pair (output, lse), got none")
 
 
 def dtype_name(array: Any) -> str:
