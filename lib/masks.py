@@ -125,11 +125,9 @@ def sliding_window(
             raise ValueError(f"{name} must be 0 or more (None for no bound), got {reach}")
     allowed = bidirectional(q_pos, k_pos)
     q, k = _facing(q_pos, k_pos, "q_pos", "k_pos")
-    if left is not None:
-        left = min(left, INT64.max)
+    if left is not None and left <= INT64.max:
         allowed = allowed & (k >= q.clip(min=INT64.min + left) - left)  # clipped, so that no sum leaves int64
-    if right is not None:
-        right = min(right, INT64.max)
+    if right is not None and right <= INT64.max:
         allowed = allowed & (k <= q.clip(max=INT64.max - right) + right)
     return allowed
 
@@ -198,7 +196,7 @@ def document(q_ids: Int[Any, "*batch L"], k_ids: Int[Any, "*batch S"]) -> Bool[A
 def prefix(
     q_pos: Int[Any, "*batch L"], k_pos: Int[Any, "*batch S"], length: Int[Any, "*batch"]
 ) -> Bool[Any, "*batch L S"]:
-    """Let every query see the first ``length`` keys, and the rest causally.
+    """Let every query see the positions from 0 to ``length`` − 1, and the rest causally.
 
     Parameters
     ----------
@@ -234,7 +232,7 @@ def prefix(
     if bool((length < 0).any()):
         raise ValueError(f"length must be 0 or more, got {length.tolist()}")
     _fit_together({"q_pos": q, "k_pos": k, "length": length[..., None, None]})
-    return (k <= q) | (k < length[..., None, None])
+    return (k <= q) | ((k >= 0) & (k < length[..., None, None]))
 
 
 def _facing(q: Any, k: Any, q_name: str, k_name: str) -> tuple[Any, Any]:

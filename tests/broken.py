@@ -115,9 +115,6 @@ class Broken:
         batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
         allowed = self.allowed(batch, L, S, mask, bias, causal, window, offset)
 
-        dtype = np.dtype(np.float32) if given == np.float16 else given
-        if fault == "single_softmax":
-            dtype = np.dtype(np.float32)
         compute = given if fault in ("half_scores", "half_softmax") else np.result_type(given, np.float64)
         q, k = (x.astype(given if fault == "half_scores" else compute) for x in (query, key))
         if fault == "ignores_query":
