@@ -1,5 +1,23 @@
 """torch: what you would run, on CPU and GPU, with gradients. Never imports verify."""
 
 from lib.fast.attention import attention
+from lib.fast.cache import KVCache
+from lib.fast.heads import merge_heads, multi_head_attention, split_heads
+from lib.fast.language_model import LanguageModel
+from lib.fast.module import MultiHeadAttention
+from lib.fast.positions import alibi_bias, alibi_slopes, rotary, rotate_pairs, sinusoidal
 
-__all__ = ["attention"]
+__all__ = [
+    "KVCache",
+    "LanguageModel",
+    "MultiHeadAttention",
+    "alibi_bias",
+    "alibi_slopes",
+    "attention",
+    "merge_heads",
+    "multi_head_attention",
+    "rotary",
+    "rotate_pairs",
+    "sinusoidal",
+    "split_heads",
+]
