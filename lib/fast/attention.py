@@ -106,7 +106,7 @@ def attention(
         output = sdpa(query, key, value, mask, bias, call, dropout_p)
         if backend == "sdpa" or output.device.type != "cpu" or can_be_trusted(output, query, key, value, bias, call):
             return output
-    output, weights = textbook(query, key, value, mask, bias, call, dropout_p)
+    output, weights, _ = textbook(query, key, value, mask, bias, call, dropout_p)
     return (output, weights) if return_weights else output
 
 
@@ -171,20 +171,21 @@ def textbook(
     bias: Float[Tensor, "*batch L S"] | None,
     call: arguments.Call,
     dropout_p: float = 0.0,
-) -> tuple[Float[Tensor, "*batch L Ev"], Float[Tensor, "*batch L S"]]:
-    """Compute output and weights as the equation says, in float32 at least; rows whose scores overflow, in float64."""
+) -> tuple[Float[Tensor, "*batch L Ev"], Float[Tensor, "*batch L S"], Float[Tensor, "*batch L"]]:
+    """Compute output, weights and log-sum-exp as the equation says; in float64 the rows whose scores overflow."""
     allowed = allowed_pairs(call, mask, bias, query.device)
     arrays = broadcast_heads(query, key, value, call)
     dtype = torch.promote_types(query.dtype, torch.float32)
     options = {"bias": bias, "call": call, "dropout_p": dropout_p}
-    output, weights, in_range = attend(*(x.to(dtype) for x in arrays), allowed, **options)
+    output, weights, lse, in_range = attend(*(x.to(dtype) for x in arrays), allowed, **options)
     if not in_range.all():
         rows = in_range[..., None]
         # What overflows is hidden from the first pass, so that its gradients are finite.
-        output, weights, _ = attend(*(x.to(dtype) for x in arrays), allowed & rows, **options)
+        output, weights, lse, _ = attend(*(x.to(dtype) for x in arrays), allowed & rows, **options)
         again = attend(*(x.double() for x in arrays), allowed & ~rows, **options, saturate=True)
         output, weights = torch.where(rows, output, again[0]), torch.where(rows, weights, again[1])
-    return output.to(query.dtype), weights.to(query.dtype)
+        lse = torch.where(in_range, lse, again[2].clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)).to(dtype)
+    return output.to(query.dtype), weights.to(query.dtype), lse
 
 
 def attend(
@@ -196,8 +197,8 @@ def attend(
     call: arguments.Call,
     dropout_p: float,
     saturate: bool = False,
-) -> tuple[Tensor, Tensor, Bool[Tensor, "*batch L"]]:
-    """Compute output, weights, and which rows stayed in the dtype's range: the textbook body of attention."""
+) -> tuple[Tensor, Tensor, Tensor, Bool[Tensor, "*batch L"]]:
+    """Compute output, weights, log-sum-exp, and which rows stayed in the dtype's range: the textbook body."""
     scores = _products(query, key) * call.scale  # (..., L, S)
     if saturate:
         scores = torch.where(scores.isfinite(), scores, _saturating_scores(query, key, call.scale))
@@ -210,20 +211,22 @@ def attend(
     if saturate:
         scores = scores.clamp(torch.finfo(scores.dtype).min, torch.finfo(scores.dtype).max)
     scores = scores.masked_fill(~allowed, -torch.inf)
-    weights = _softmax(scores)  # (..., L, S), each row sums to one
+    weights, lse = _softmax(scores)  # (..., L, S), each row sums to one; (..., L)
+    weights = weights.masked_fill(~allowed, 0)  # a row of NaN may not reach the gradients of hidden values
     output = _weighted_sum(F.dropout(weights, dropout_p), value, allowed)  # (..., L, Ev)
     in_range = (in_range & scores.detach().isfinite() | ~allowed).all(-1) & output.detach().isfinite().all(-1)
-    return output, weights, in_range
+    return output, weights, lse, in_range
 
 
-def _softmax(scores: Float[Tensor, "*batch L S"]) -> Float[Tensor, "*batch L S"]:
-    """Share out each row; a row of −∞ only gets weights 0, and a gradient of 0 rather than NaN."""
+def _softmax(scores: Float[Tensor, "*batch L S"]) -> tuple[Float[Tensor, "*batch L S"], Float[Tensor, "*batch L"]]:
+    """Share out each row, and give log Σ exp; a row of −∞ only gets weights 0, −∞, and gradients of 0, not NaN."""
     if scores.shape[-1] == 0:
-        return scores
+        return scores, scores.sum(-1) - torch.inf
     top = scores.detach().amax(-1, keepdim=True)
     exponentials = torch.exp(scores - top.masked_fill(top.isneginf(), 0))
     total = exponentials.sum(-1, keepdim=True)
-    return exponentials / total.masked_fill(total == 0, 1)
+    total = total.masked_fill(total == 0, 1)
+    return exponentials / total, (top + total.log()).squeeze(-1)
 
 
 def _products(query: Float[Tensor, "*batch L E"], key: Float[Tensor, "*batch S E"]) -> Float[Tensor, "*batch L S"]:

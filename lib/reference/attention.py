@@ -130,7 +130,7 @@ def attend(
     query, key, value = (np.asarray(x, dtype=dtype) for x in (query, key, value))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # such rows are found below and done again
         scores, in_range = masked_scores(query, key, allowed, bias, call, saturate)  # (..., L, S)
-        weights = softmax(scores)  # (..., L, S), each row sums to one
+        weights = np.where(allowed, softmax(scores), 0)  # each row sums to one; where: hidden stays 0 in a row of NaN
         output = weighted_sum(weights, value, allowed)  # (..., L, Ev)
     return output, weights, ~(in_range & np.isfinite(output).all(-1))
 
