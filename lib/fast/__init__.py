@@ -4,6 +4,7 @@ from lib.fast.attention import attention
 from lib.fast.cache import KVCache
 from lib.fast.heads import merge_heads, multi_head_attention, split_heads
 from lib.fast.language_model import LanguageModel
+from lib.fast.merging import attention_with_lse, merge
 from lib.fast.module import MultiHeadAttention
 from lib.fast.positions import alibi_bias, alibi_slopes, rotary, rotate_pairs, sinusoidal
 
@@ -14,6 +15,8 @@ __all__ = [
     "alibi_bias",
     "alibi_slopes",
     "attention",
+    "attention_with_lse",
+    "merge",
     "merge_heads",
     "multi_head_attention",
     "rotary",
