@@ -11,8 +11,6 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "lib").rglob("*.py"))
 KNOWN = {"numpy", "torch", "matplotlib", "jaxtyping"}  # what pyproject.toml installs
 EXTRA = {"lib/pretrained.py": {"safetensors", "tokenizers", "huggingface_hub"}}  # of the real model
-    "lib/pretrained.py": {"safetensors", "tokenizers", "huggingface_hub"}
-}  # of the real model, in requirements.txt
 
 
 def imported(source):
