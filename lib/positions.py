@@ -202,7 +202,7 @@ def alibi_bias(
 ) -> Float[Any, "*batch H L S"]:
     """Penalise distance: each head subtracts its slope times how far the key is from the query.
 
-        bias[h, i, j] = −slope_h · |q_pos_i − k_pos_j|
+        bias[h, i, j] = −slope_h · abs(q_pos[i] − k_pos[j])
 
     Parameters
     ----------

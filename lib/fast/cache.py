@@ -15,10 +15,9 @@ __all__ = ["KVCache"]
 class KVCache(cache.KVCache):
     """Keep the keys and values of all tokens so far, in memory that is allocated once.
 
-        attention(query, held.key, held.value, causal=True, **held.options)  =  the full pass's rows of these queries
-
-    The same cache as :class:`lib.reference.KVCache`, made of tensors. It is for inference: gradients stop at it, so
-    keys and values that require a gradient are kept without one, and no step holds on to the one before.
+    The same cache as :class:`lib.reference.KVCache`, made of tensors, for the same call of :func:`lib.fast.attention`.
+    It is for inference: gradients stop at it, so keys and values that require a gradient are kept without one, and no
+    step holds on to the one before.
 
     Parameters
     ----------

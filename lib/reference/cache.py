@@ -13,10 +13,9 @@ __all__ = ["KVCache"]
 class KVCache(cache.KVCache):
     """Keep the keys and values of all tokens so far, in memory that is allocated once.
 
-        attention(query, held.key, held.value, causal=True, **held.options)  =  the full pass's rows of these queries
-
-    Append a whole prompt, chunks of it, or one token at a time, with rows of equal or different lengths: the outputs
-    are those of a pass over the whole sequence.
+    Append a whole prompt, chunks of it, or one token at a time, with rows of equal or different lengths. Each time,
+    ``attention(query, held.key, held.value, causal=True, **held.options)`` gives these queries' rows of a pass over
+    the whole sequence.
 
     Parameters
     ----------
