@@ -12,7 +12,7 @@ PYTEST  := $(ONE_THREAD) $(PY) -m pytest -q -n $(WORKERS) --dist loadfile
 NBVAL   := --nbval --nbval-current-env --nbval-cell-timeout 120
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book test test-lib test-notebooks test-site refresh serve lint format environments set-repository clean
+.PHONY: help environment book test test-lib test-notebooks test-site refresh serve lint format environments constraints set-repository clean
 
 help:            ## list the commands
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -34,7 +34,7 @@ test-notebooks: environment ## only the notebooks; NB=book/equation.ipynb for on
 	@$(PY) -m scripts.notebook_rules $(NB)
 
 test-site: environment ## look at the built pages in Chromium (needs chromium, and `make book` before)
-	@BOOK_TEST_SITE=1 $(PY) -m pytest -q tests/site
+	@$(PY) -m pytest -q tests/site
 
 refresh: environment ## run the notebooks and store what changed; NB=book/equation.ipynb for one
 	@$(ONE_THREAD) $(PY) -m scripts.refresh_notebooks $(NB)
@@ -51,6 +51,9 @@ format: environment ## format the code, notebooks included
 
 environments: environment ## compare the notebooks under other threads, processors and versions
 	@$(PY) -m scripts.check_environments
+
+constraints: environment ## pin what the requirements bring along, after a change of requirements.txt
+	@$(PY) -m scripts.write_constraints
 
 set-repository: environment ## tell the book its address: URL=https://github.com/OWNER/NAME
 	@$(PY) -m scripts.set_repository $(URL)
