@@ -145,7 +145,9 @@ class KVCache:
         """Move what is still in reach to the front of the rows that would overflow; raise before anything is moved."""
         held = self._seen - self._dropped
         needed = held if self.window is None else np.minimum(held, self.window)
-        for row in np.flatnonzero(needed + counts > self.capacity)[:1]:
+        too_many = needed + counts > self.capacity
+        if too_many.any():
+            row = int(too_many.argmax())
             advice = "make a larger cache, or reset the row"
             if self.window is not None:
                 advice = f"append at most capacity − window = {self.capacity - self.window} tokens at a time"

@@ -126,6 +126,13 @@ def test_a_single_step_reads_its_window_only_and_needs_no_mask():
         assert held.options == {"offset": min(position, 2), "mask": None, "window": None}
 
 
+def test_a_chunk_with_a_window_says_so():
+    x = np.zeros((1, 1, 4, 1))
+    held = KVCache(1, 1, 8, 1, window=2).append(x, x)
+    assert held.options == {"offset": 0, "mask": None, "window": (2, 0)}
+    assert KVCache(1, 1, 8, 1, window=3).append(x, x).window is None  # all four lie within reach of the last
+
+
 def test_positions_count_tokens_seen_not_tokens_held():
     x = np.zeros((2, 1, 1, 1))
     store = KVCache(2, 1, 3, 1, window=2)
