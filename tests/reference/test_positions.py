@@ -255,6 +255,21 @@ def test_rotate_pairs_takes_any_cosines():
     np.testing.assert_array_equal(interleaved[..., 4:], x[..., 4:])
 
 
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_rotate_pairs_of_half_precision_rounds_once(pairing):
+    rng = np.random.default_rng(11)
+    x, cos, sin = (rng.normal(size=shape).astype(np.float16) for shape in ((50, 8), (50, 4), (50, 4)))
+    exact = rotate_pairs(*(array.astype(np.float64) for array in (x, cos, sin)), pairing=pairing)
+    given = rotate_pairs(x, cos, sin, pairing=pairing)
+    assert (np.abs(given - exact) <= np.spacing(np.abs(given)).astype(np.float64) / 2 + 1e-6).all()
+
+
+def test_any_positive_base_will_do():
+    np.testing.assert_allclose(sinusoidal([2], 4, base=0.25), [[np.sin(2), np.cos(2), np.sin(4), np.cos(4)]])
+    x = np.array([[1.0, 0.0, 1.0, 0.0]])
+    np.testing.assert_allclose(rotary(x, [2], base=1), [[np.cos(2), np.sin(2), np.cos(2), np.sin(2)]])
+
+
 X = np.zeros((2, 3, 4))
 
 
