@@ -209,10 +209,12 @@ def figures_have_alt_text(page):
 
 def numbers_are_computed(page):
     """Every decimal in prose and alt text is shown by a cell of this notebook, or cited (see scripts.prose_numbers)."""
-    numbers = prose_numbers.shown(page.notebook)
+    shown = prose_numbers.shown(page.notebook)
+    drawn = prose_numbers.with_roundings(shown)
     for place, cell in enumerate(page.notebook.cells):
-        alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
-        text, where = (cell.source, "prose") if cell.cell_type == "markdown" else (alt, "alt text")
+        text, where, numbers = cell.source, "prose", shown
+        if cell.cell_type != "markdown":
+            text, where, numbers = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", ""), "alt text", drawn
         cited = cell.metadata.get("book", {}).get("cited", {})
         for number, reason in cited.items():
             if len(str(reason)) < 10:

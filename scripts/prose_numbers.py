@@ -2,7 +2,8 @@
 
 The rule, in full. Every decimal number (digits, a point, digits) in a Markdown cell, inline code and math included, and
 in a figure's alt text, equals a number in the code (comments left out) or in a text output of the same notebook.
-`0.50` equals `0.5`; a minus sign counts; `1.5 × 10^-3` is one number. Not counted are
+`0.50` equals `0.5`; a minus sign counts; `1.5 × 10^-3` is one number. In alt text a number may be the rounding of one that
+is shown, since figures print fewer decimals than text. Not counted are
 
 - the addresses of links, and HTML tags;
 - versions and section numbers: `2.0.2`, "Python 3.11", "section 3.2";
@@ -67,6 +68,12 @@ def decimals(text):
             continue
         for match in DECIMAL.finditer(VERSION.sub("", ADDRESS.sub("", sentence))):
             yield match[0].strip(), value(match)
+
+
+def with_roundings(numbers, places=(1, 2, 3)):
+    """Return the numbers, and each of them as a figure prints it."""
+    finite = [number for number in numbers if abs(number) < 10**12]
+    return set(numbers) | {round(number, place) for number in finite for place in places}
 
 
 def unsupported(text, numbers, cited=()):

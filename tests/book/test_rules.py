@@ -150,6 +150,14 @@ def test_decimals_in_prose(text, missing):
     assert prose_numbers.unsupported(text, SHOWN) == missing
 
 
+def test_alt_text_may_round_what_a_cell_prints():
+    alt = {"mystnb": {"image": {"alt": "the weights are 0.21 and 0.58"}}}
+    exact = code(outputs=[printed("[0.212 0.576 0.212]")], **alt)
+    assert list(notebook_rules.numbers_are_computed(page(exact))) == []
+    other = code(outputs=[printed("[0.212 0.571 0.212]")], **alt)
+    assert "0.58 in the alt text" in next(notebook_rules.numbers_are_computed(page(other)))
+
+
 def test_a_cited_number_needs_a_reason():
     cell = new_markdown_cell("It is 28.4.", metadata={"book": {"cited": {"28.4": "BLEU, table 2 of the paper"}}})
     assert list(notebook_rules.numbers_are_computed(page(cell))) == []

@@ -64,7 +64,7 @@ def test_page_is_sound(visit):
     overflow = visit.ask("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert overflow <= 0, visit.ask(STICKING_OUT)
     assert visit.ask(STICKING_OUT) == []
-    # read aloud: what axe finds grave. One width is enough, the words are the same; the API page's markup is Sphinx's own.
+    # read aloud: what axe finds grave. One width is enough: the words are the same. The API page is Sphinx's own.
     if visit.width == WIDTHS["wide"] and visit.name != "api":
         axe = Axe().run(visit.page, context="article.bd-article", options={"rules": MENDED})
         grave = [found for found in axe.response["violations"] if found["impact"] in ("serious", "critical")]
