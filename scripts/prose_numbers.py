@@ -2,8 +2,8 @@
 
 The rule, in full. Every decimal number (digits, a point, digits) in a Markdown cell, inline code and math included, and
 in a figure's alt text, equals a number in the code (comments left out) or in a text output of the same notebook.
-`0.50` equals `0.5`; a minus sign counts; `1.5 × 10^-3` is one number. In alt text a number may be the rounding of one that
-is shown, since figures print fewer decimals than text. Not counted are
+`0.50` equals `0.5`; a minus sign counts; `1.5 × 10^-3` is one number. In alt text a number may be the rounding of one
+that is shown, since figures print fewer decimals than text. Not counted are
 
 - the addresses of links, and HTML tags;
 - versions and section numbers: `2.0.2`, "Python 3.11", "section 3.2";
@@ -12,7 +12,7 @@ is shown, since figures print fewer decimals than text. Not counted are
 """
 
 import re
-from decimal import Decimal
+from decimal import ROUND_HALF_DOWN, ROUND_HALF_UP, Decimal
 
 MINUS = "-\N{MINUS SIGN}"
 RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
@@ -71,9 +71,9 @@ def decimals(text):
 
 
 def with_roundings(numbers, places=(1, 2, 3)):
-    """Return the numbers, and each of them as a figure prints it."""
-    finite = [number for number in numbers if abs(number) < 10**12]
-    return set(numbers) | {round(number, place) for number in finite for place in places}
+    """Return the numbers, and each as a figure may print it; a five at the end, itself rounded, may go either way."""
+    ways = [(Decimal(1).scaleb(-place), way) for place in places for way in (ROUND_HALF_UP, ROUND_HALF_DOWN)]
+    return {*numbers} | {number.quantize(*way) for number in numbers if abs(number) < 10**12 for way in ways}
 
 
 def unsupported(text, numbers, cited=()):
