@@ -126,32 +126,31 @@ def check_partials(array_type: type, partials: Any) -> Iterator[tuple[Any, Any]]
     """
     if not isinstance(partials, Iterable):
         raise TypeError(f"partials must be an iterable of pairs (output, lse), got {_shown(partials)}")
-    first = None
+    dtypes, shapes, home = {}, {}, None  # of the first pair; the arrays themselves can go once they are used
     for i, pair in enumerate(partials):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             given = f"a {type(pair).__name__}" + (f" of {len(pair)}" if isinstance(pair, tuple | list) else "")
             raise TypeError(f"partials[{i}] must be a pair (output, lse), got {given}")
-        first = first or pair
-        for name, array, wanted in zip(("output", "lse"), pair, first, strict=True):
-            name = f"partials[{i}]'s {name}"
+        for part, array in zip(("output", "lse"), pair, strict=True):
+            name = f"partials[{i}]'s {part}"
             require_array(name, array, array_type)
-            if dtype_name(array) not in FLOATS:
-                raise TypeError(f"{name} must be floating, got {dtype_name(array)}")
-            if dtype_name(array) != dtype_name(wanted):
-                raise TypeError(f"{name} must have partials[0]'s dtype {dtype_name(wanted)}, got {dtype_name(array)}")
-            if getattr(array, "device", None) != getattr(first[0], "device", None):
-                raise ValueError(f"{name} must be on partials[0]'s device {first[0].device}, got {array.device}")
-            if tuple(array.shape) != tuple(wanted.shape):
-                raise ValueError(
-                    f"{name} must have partials[0]'s shape {tuple(wanted.shape)}, got {tuple(array.shape)}"
-                )
+            dtype, shape, device = dtype_name(array), tuple(array.shape), getattr(array, "device", None)
+            home = home or device
+            if dtype not in FLOATS:
+                raise TypeError(f"{name} must be floating, got {dtype}")
+            if dtypes.setdefault(part, dtype) != dtype:
+                raise TypeError(f"{name} must have partials[0]'s dtype {dtypes[part]}, got {dtype}")
+            if device != home:
+                raise ValueError(f"{name} must be on partials[0]'s device {home}, got {device}")
+            if shapes.setdefault(part, shape) != shape:
+                raise ValueError(f"{name} must have partials[0]'s shape {shapes[part]}, got {shape}")
         output, lse = (tuple(array.shape) for array in pair)
         if len(output) < 2:
             raise ValueError(f"partials[{i}]'s output must have shape (..., L, Ev), got {output}")
         if lse != output[:-1]:
             raise ValueError(f"partials[{i}]'s lse must have shape (..., L) = {output[:-1]} as its output, got {lse}")
         yield pair[0], pair[1]
-    if first is None:
+    if not shapes:
         raise ValueError("partials must hold at least one pair (output, lse), got none")
 
 
