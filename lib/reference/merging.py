@@ -75,8 +75,8 @@ def merge(partials: Iterable[Partial]) -> Partial:
             total = old + new
             share = np.where(total == 0, 1, total)
             joint = saturating_sum(joint * (old / share)[..., None], part * (new / share)[..., None])
-            joint_lse = top + np.log(total)
-    return joint.astype(output.dtype), joint_lse.astype(lse.dtype)
+            merged = joint.astype(output.dtype), (top + np.log(total)).astype(lse.dtype)
+    return merged
 
 
 def saturating_sum(a: Float[np.ndarray, "..."], b: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
