@@ -126,7 +126,7 @@ def one_pass(
     query: Float[np.ndarray, "L E"], tiles: Iterator[Tile], Ev: int, call: arguments.Call, dtype: np.dtype
 ) -> tuple[Float[np.ndarray, "L Ev"], Float[np.ndarray, " L"], Bool[np.ndarray, " L"]]:
     """Compute output, log-sum-exp, and which rows need a second look, meeting each tile once: the online softmax."""
-    query = np.ascontiguousarray(query, dtype) * call.scale  # (L, E); scaled here, E numbers a row instead of S
+    query = np.ascontiguousarray(query, dtype)
     largest = np.full((len(query), 1), -np.inf, dtype)  # of the scores met so far
     total = np.zeros((len(query), 1), dtype)  # Σ exp(score − largest)
     output = np.zeros((len(query), Ev), dtype)  # Σ exp(score − largest) · value
@@ -134,6 +134,7 @@ def one_pass(
     for key, value, allowed, bias in tiles:
         value = np.ascontiguousarray(value, dtype)
         scores = query @ np.ascontiguousarray(key, dtype).T  # (L, S) of this tile
+        scores *= call.scale
         if call.softcap is not None:
             strange |= _not_finite(scores, allowed)  # softcap would make a bounded number of an overflow
             scores /= call.softcap
@@ -149,10 +150,7 @@ def one_pass(
             strange |= (allowed & ~finite.all(-1)).any(-1, keepdims=True)
             value = np.where(finite, value, 0)
 
-        before = largest
-        largest = np.maximum(largest, scores.max(-1, keepdims=True))
-        shift = np.where(np.isneginf(largest), 0, largest)  # a row that has seen nothing yet: exp(−∞ − 0) = 0
-        shrink = np.exp(before - shift)  # (L, 1)
+        largest, shift, shrink = _rescale(largest, scores)
         scores -= shift
         exponentials = np.exp(scores, out=scores)
         total = total * shrink + exponentials.sum(-1, keepdims=True)
@@ -177,15 +175,21 @@ def two_passes(
     output = np.zeros((len(query), Ev), dtype)
     for tile in tiles[0]:
         scores = scores_of(tile)
-        before = largest
-        largest = np.maximum(largest, scores.max(-1, keepdims=True))
-        shift = np.where(np.isneginf(largest), 0, largest)
-        total = total * np.exp(before - shift) + np.exp(scores - shift).sum(-1, keepdims=True)
-    shift, share = np.where(np.isneginf(largest), 0, largest), np.where(total == 0, 1, total)
+        largest, shift, shrink = _rescale(largest, scores)
+        total = total * shrink + np.exp(scores - shift).sum(-1, keepdims=True)
     for tile in tiles[1]:
-        weights = np.exp(scores_of(tile) - shift) / share  # the final ones: each row sums to one over all tiles
+        weights = np.exp(scores_of(tile) - shift) / total  # the final ones: each row sums to one over all tiles
         output = saturating_sum(output, weighted_sum(weights, tile.value.astype(dtype), tile.allowed))
     return output, (largest + np.log(total))[:, 0]
+
+
+def _rescale(
+    largest: Float[np.ndarray, "L 1"], scores: Float[np.ndarray, "L S"]
+) -> tuple[Float[np.ndarray, "L 1"], Float[np.ndarray, "L 1"], Float[np.ndarray, "L 1"]]:
+    """Meet a tile's scores: give the largest so far, what to subtract from scores, and how much old sums shrink."""
+    larger = np.maximum(largest, scores.max(-1, keepdims=True))
+    shift = np.where(np.isneginf(larger), 0, larger)  # a row that has seen nothing yet: exp(−∞ − 0) = 0
+    return larger, shift, np.exp(largest - shift)
 
 
 def _attend_rows(
@@ -272,7 +276,7 @@ def _not_finite(scores: Float[np.ndarray, "L S"], allowed: Bool[np.ndarray, "L S
 def _block_sizes(block_q: int | None, block_k: int | None, call: arguments.Call) -> tuple[int, int]:
     """Fill in and check the block sizes. Where the mask has edges, lower blocks leave less to compute in vain."""
     if block_q is None:
-        block_q = 128 if call.causal or call.window != (None, None) else 1024
+        block_q = 128 if call.causal or call.window != (None, None) else 256
     if block_k is None:
-        block_k = 768
-    return tuple(arguments.require_integer(name, n, 1) for name, n in (("block_q", block_q), ("block_k", block_k)))
+        block_k = 512
+    return arguments.require_integer("block_q", block_q, 1), arguments.require_integer("block_k", block_k, 1)
