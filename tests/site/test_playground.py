@@ -86,12 +86,15 @@ KEYS = {
     "the second key masked": [(0, 2, False), (0, 8, True)],
     "unequal scores": [(2, 2, False), (0.5, 8, False), (-1, 5, False)],
     "one key": [(-3, 7, False)],
-    "six keys, two masked": [(1, 2, False), (-2, -8, True), (0.3, 5, False), (4, 1.5, True), (0, 0, False), (-5, 9, False)],
+    "six keys, two masked": [
+        *[(1, 2, False), (-2, -8, True), (0.3, 5, False)],
+        *[(4, 1.5, True), (0, 0, False), (-5, 9, False)],
+    ],
     "scores that overflow exp": [(1000, 2, False), (999, 8, False)],
     "far apart": [(1000, 2, False), (-1000, 8, False)],
     "the largest masked": [(1000, 2, True), (0, 8, False), (0, 4, False)],
     "nothing left": [(0, 2, True), (3, 8, True)],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
@@ -187,17 +190,14 @@ def test_starting_again_restores_everything(playground):
     assert playground.page.get_by_label("Divide the scores by").input_value() == "1"
 
 
-@pytest.mark.parametrize(
-    "name, output", [("Unequal scores", None), ("Large scores", None), ("Mask the second key", "2")]
-)
-def test_examples_agree_with_lib(playground, name, output):
+@pytest.mark.parametrize("name", ["Unequal scores", "Large scores", "Mask the second key"])
+def test_examples_agree_with_lib(playground, name):
     playground.page.get_by_role("button", name=name).click()
     rows = [
         (number(score), number(value), "masked" in key)
         for score, value, key in zip(*map(playground.column, ("score", "value", "key")), strict=True)
     ]
     assert number(playground.text("output")) == pytest.approx(by_lib(rows)[1], abs=1e-4)
-    assert output in (None, playground.text("output"))
 
 
 def test_dividing_the_scores(playground):
@@ -250,11 +250,11 @@ def test_slider_and_number_follow_each_other(playground):
 def test_one_to_six_keys(playground):
     add, remove = (playground.page.get_by_role("button", name=name) for name in ("Add a key", "Remove the last key"))
     for _ in range(7):
-        add.click()
+        add.click(force=True)
     assert playground.page.locator("fieldset.key").count() == len(playground.column("key")) == 6
     assert add.get_attribute("aria-disabled") == "true"
     for _ in range(7):
-        remove.click()
+        remove.click(force=True)
     assert playground.page.locator("fieldset.key").count() == len(playground.column("key")) == 1
     assert (add.get_attribute("aria-disabled"), remove.get_attribute("aria-disabled")) == ("false", "true")
 
@@ -265,6 +265,8 @@ def test_keyboard_alone(at_both_widths):
     def tab_to(label):
         for _ in range(60):
             page.keyboard.press("Tab")
+            if page.evaluate("() => document.activeElement === document.body"):
+                continue  # past the last element, before the first
             name = page.evaluate(
                 "() => { const at = document.activeElement;"
                 " return at.getAttribute('aria-label') || (at.labels && at.labels[0] || at).innerText.trim(); }"
@@ -299,16 +301,19 @@ def test_a_screen_reader_is_told_once_what_came_out(playground):
     status = playground.page.get_by_role("status")
     playground.page.wait_for_timeout(700)
     assert status.inner_text() == ""  # nothing is said before the reader has done something
-    playground.page.evaluate(
-        """() => {
-        window.told = [];
-        new MutationObserver(() => told.push(status.textContent)).observe(
-            document.getElementById('status'), {childList: true});
-    }""".replace("status.textContent", "document.getElementById('status').textContent")
+    status.evaluate(
+        """status => {
+            window.told = [];
+            new MutationObserver(() => told.push(status.textContent)).observe(status, {childList: true});
+        }"""
     )
-    for value in ("1", "2", "3"):
-        playground.page.get_by_label("Score of key 1, slider").fill(value)
-    playground.page.wait_for_timeout(700)
+    playground.page.get_by_label("Score of key 1, slider").evaluate(
+        """slider => [1, 2, 3].forEach(value => {
+            slider.value = value;
+            slider.dispatchEvent(new Event('input'));
+        })"""
+    )
+    playground.page.wait_for_function("told.length > 0")
     told = playground.page.evaluate("told")
     assert len(told) == 1
     assert told[0].startswith(
@@ -387,8 +392,11 @@ class TestGuessing:
 
 @pytest.mark.parametrize(
     "number, text",
-    [(0, "0"), (-0.0, "0"), (0.5, "0.5"), (1 / 3, "0.3333"), (-2.5, "−2.5"), (1e-7, "< 0.0001"), (-1e-7, "> −0.0001"), (1000, "1000")],
-)  # fmt: skip
+    [
+        *[(0, "0"), (-0.0, "0"), (0.5, "0.5"), (1 / 3, "0.3333"), (-2.5, "−2.5"), (1000, "1000")],
+        *[(1e-7, "< 0.0001"), (-1e-7, "> −0.0001")],
+    ],
+)
 def test_numbers_are_written_for_people(playground, number, text):
     assert playground.page.evaluate("number => say(number)", number) == text
 
@@ -411,9 +419,9 @@ class TestInAPage:
             (tmp_path / "_static" / file.name).write_bytes(file.read_bytes())
         (tmp_path / "book").mkdir()
         (tmp_path / "book" / "page.html").write_text(
-            "<!doctype html><html data-theme='dark'><title>page</title><script src='../_static/embed_playground.js'></script>"
-            "<article><p id='before'>Before</p><p id='link'><a href='../_static/playground.html'>Open the playground</a></p>"
-            "</article>",
+            "<!doctype html><html data-theme='dark'><title>page</title>"
+            "<script src='../_static/embed_playground.js'></script><article><p id='before'>Before</p>"
+            "<p id='link'><a href='../_static/playground.html'>Open the playground</a></p></article>",
             encoding="utf8",
         )
         page = browser.new_page(viewport={"width": 700, "height": 900})
@@ -434,15 +442,21 @@ class TestInAPage:
         inside = page.frames[1]
 
         def fits():
-            page.wait_for_timeout(300)
-            needed = inside.evaluate("document.documentElement.getBoundingClientRect().height")
-            return 0 <= page.locator("iframe").evaluate("frame => frame.clientHeight") - needed < 2
+            for _ in range(50):
+                page.wait_for_timeout(100)
+                needed = inside.evaluate("document.documentElement.getBoundingClientRect().height")
+                given = page.locator("iframe").evaluate("frame => frame.clientHeight")
+                if 0 <= given - needed < 2:
+                    return needed
+            raise AssertionError(f"the frame is {given} high, the playground {needed}")
 
-        assert fits()
+        two_keys = fits()
         inside.get_by_role("button", name="Unequal scores").click()
-        assert fits()
+        inside.locator("fieldset.key").nth(2).wait_for()
+        three_keys = fits()
         page.set_viewport_size({"width": 390, "height": 900})
-        assert fits()
+        inside.wait_for_function("innerWidth < 500")
+        assert two_keys < three_keys < fits()
 
     def test_the_frame_follows_the_theme(self, page):
         inside = page.frames[1]
