@@ -165,7 +165,8 @@ class TestEveryPicture:
         fig = figure_of(every_picture()[name]())
         image = plt.imread(io.BytesIO(png(fig, bbox_inches="tight", pad_inches=0.1)))
         width, height = fig.canvas.get_width_height()
-        assert image.shape[:2] == (height + 20, width + 20)
+        short = np.subtract((height + 20, width + 20), image.shape[:2])
+        assert ((short == 0) | (short == 1)).all()  # older versions of matplotlib round 6.9999 down
         assert image.shape[1] <= 700
 
 
