@@ -1,5 +1,7 @@
 """The playground computes what `lib` computes, by mouse, by keyboard and by ear, and asks nothing of another host."""
 
+import shutil
+
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -414,12 +416,10 @@ class TestInAPage:
 
     @pytest.fixture
     def page(self, browser, tmp_path):
-        for file in STATIC.glob("*playground*"):
-            (tmp_path / "_static").mkdir(exist_ok=True)
-            (tmp_path / "_static" / file.name).write_bytes(file.read_bytes())
+        shutil.copytree(STATIC, tmp_path / "_static")
         (tmp_path / "book").mkdir()
         (tmp_path / "book" / "page.html").write_text(
-            "<!doctype html><html data-theme='dark'><title>page</title>"
+            "<!doctype html><html data-theme='dark'><title>page</title><link rel='stylesheet' href='../_static/book.css'>"
             "<script src='../_static/embed_playground.js'></script><article><p id='before'>Before</p>"
             "<p id='link'><a href='../_static/playground.html'>Open the playground</a></p></article>",
             encoding="utf8",
