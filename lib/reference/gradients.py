@@ -191,7 +191,8 @@ def _backward(
 
         grad_value = _product(weights.swapaxes(-1, -2), grad_output, allowed.swapaxes(-1, -2))  # (..., S, Ev)
         grad_weights = np.where(allowed, grad_output @ value.swapaxes(-1, -2), 0)
-        grad_scores = np.where(allowed, softmax_backward(weights, grad_weights), 0)  # (..., L, S), dbias too
+        fixed = np.abs(scores) >= np.finfo(dtype).max  # hidden (−∞), or stopped at the largest number
+        grad_scores = np.where(fixed, 0, softmax_backward(weights, grad_weights))  # (..., L, S); dbias too
 
         grad_products = grad_scores
         if call.softcap is not None:
