@@ -41,3 +41,64 @@ def cats_chase_mice() -> ThreeTokens:
     W_k = np.eye(4)
     W_v = np.array([[1, 0], [0, 2], [1, 0], [0, 0]], dtype=float)
     return ThreeTokens(("cats", "chase", "mice"), X, W_q, W_k, W_v)
+
+
+def everyday() -> list[str]:
+    """Give forty plain sentences, written for this book, to measure a model's heads on.
+
+    Among them are pronouns that look back at a noun, and subjects with another noun between them and their verb.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> len(everyday()), everyday()[1]
+    (40, 'The keys to the cabinet are on the table.')
+    """
+    return _EVERYDAY.strip().split("\n")
+
+
+_EVERYDAY = """
+The animal didn't cross the street because it was too tired.
+The keys to the cabinet are on the table.
+My sister bought a red bicycle and rode it to the lake.
+The trophy did not fit in the suitcase because it was too big.
+The trophy did not fit in the suitcase because it was too small.
+When the rain stopped, the children ran back to the garden.
+A good teacher asks more questions than she answers.
+The doctor who treated the soldiers was very young.
+Birds sing early in the morning, and the cat listens to them.
+He put the letter on the desk and forgot about it.
+The bread is old, but the soup is fresh and warm.
+Our train left the station ten minutes late again.
+The boxes in the corner of the room were empty.
+She opened the window because the room was hot.
+The river behind the houses has flooded its banks twice this year.
+Two boys carried the heavy table up the stairs.
+The programmer fixed the bug and then she wrote a test for it.
+Nobody in the village knew where the old road ended.
+The apples on the tree near the gate are ripe.
+The wind blew the door shut and broke the glass in it.
+I read the book that you gave me last winter.
+The dogs chased the ball until they were tired.
+The captain told the crew that the storm would reach them at noon.
+The flowers that my mother planted need water every day.
+A small boat crossed the wide bay under a pale moon.
+The museum closes at six, so we should leave now.
+The students thanked the teacher because he had helped them.
+The mouse ate the cheese before the cat saw it.
+These shoes are too small for my brother.
+The old man walked slowly to the market with his grandson.
+The bridge was closed because it was not safe.
+They painted the kitchen yellow and the hall white.
+The price of the tickets has risen since March.
+The girl with the drum plays louder than her friends.
+Snow fell all night and covered the roofs of the town.
+The farmer sold the cow and bought a horse with the money.
+The lights in the office were still on when we passed.
+The committee has not answered the questions of the press.
+The sun had set, and the stars came out one by one.
+The car hit the fence, but it was not damaged.
+"""
