@@ -1,5 +1,6 @@
 """The pictures show what they are given, whole and readable, and show it the same way each time."""
 
+import functools
 import io
 import itertools
 import subprocess
@@ -90,6 +91,12 @@ def every_picture():
     }
 
 
+@functools.cache
+def picture(name):
+    """The figure of one of them, drawn once for all tests that only look at it."""
+    return figure_of(every_picture()[name]())
+
+
 def figure_of(drawn):
     return drawn if isinstance(drawn, mpl.figure.Figure) else drawn.figure
 
@@ -129,7 +136,7 @@ def png(fig, **options):
 @pytest.mark.parametrize("name", every_picture())
 class TestEveryPicture:
     def test_no_text_is_cut_off_and_none_overlaps_another(self, name):
-        fig = figure_of(every_picture()[name]())
+        fig = picture(name)
         texts = written(fig)
         width, height = fig.canvas.get_width_height()
         if name == "lines":  # its ticks are matplotlib's own, and some stand outside the limits
@@ -144,7 +151,7 @@ class TestEveryPicture:
             assert min(across, down) < 1.0, f"{one.get_text()!r} overlaps {other.get_text()!r}"
 
     def test_it_is_at_most_seven_inches_wide_in_a_notebook_and_has_twelve_point_labels(self, name):
-        fig = figure_of(every_picture()[name]())
+        fig = picture(name)
         assert fig.get_figwidth() <= 6.8
         assert fig.dpi == 100
         cells = {text for ax in fig.axes for text in ax.texts}
@@ -153,7 +160,7 @@ class TestEveryPicture:
             assert text.get_fontname() == "DejaVu Sans"
 
     def test_the_same_call_gives_the_same_bytes_whatever_the_reader_has_set(self, name):
-        first = png(figure_of(every_picture()[name]()))
+        first = png(picture(name))
         settings = {"font.size": 20, "font.family": "monospace", "figure.dpi": 50, "axes.facecolor": "red"}
         with mpl.rc_context(settings):
             second = png(figure_of(every_picture()[name]()), dpi=100)
@@ -162,7 +169,7 @@ class TestEveryPicture:
 
     def test_cropping_to_what_is_drawn_keeps_the_size(self, name):
         """Notebooks save with bbox_inches="tight"."""
-        fig = figure_of(every_picture()[name]())
+        fig = picture(name)
         image = plt.imread(io.BytesIO(png(fig, bbox_inches="tight", pad_inches=0.1)))
         width, height = fig.canvas.get_width_height()
         short = np.subtract((height + 20, width + 20), image.shape[:2])

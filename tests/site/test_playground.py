@@ -151,6 +151,10 @@ def test_its_functions_agree_with_lib_to_the_last_digits(playground):
             np.testing.assert_allclose(weights, reference.softmax(scores), rtol=1e-11, atol=1e-300)
 
 
+def test_a_softmax_of_nothing_is_zero(playground):
+    assert playground.page.evaluate("softmax([-Infinity, -Infinity]).weights") == [0, 0]
+
+
 class TestTheCardsExample:
     def test_equal_scores(self, playground):
         assert playground.column("weight") == ["0.5", "0.5"]
@@ -415,11 +419,12 @@ class TestInAPage:
     """embed_playground.js turns the plain link of a chapter into a frame."""
 
     @pytest.fixture
-    def page(self, browser, tmp_path):
+    def page(self, browser, tmp_path):  # noqa: E501
         shutil.copytree(STATIC, tmp_path / "_static")
         (tmp_path / "book").mkdir()
         (tmp_path / "book" / "page.html").write_text(
-            "<!doctype html><html data-theme='dark'><title>page</title><link rel='stylesheet' href='../_static/book.css'>"
+            "<!doctype html><html data-theme='dark'><title>page</title>"
+            "<link rel='stylesheet' href='../_static/book.css'>"
             "<script src='../_static/embed_playground.js'></script><article><p id='before'>Before</p>"
             "<p id='link'><a href='../_static/playground.html'>Open the playground</a></p></article>",
             encoding="utf8",
