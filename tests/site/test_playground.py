@@ -419,7 +419,7 @@ class TestInAPage:
     """embed_playground.js turns the plain link of a chapter into a frame."""
 
     @pytest.fixture
-    def page(self, browser, tmp_path):  # noqa: E501
+    def page(self, browser, tmp_path):
         shutil.copytree(STATIC, tmp_path / "_static")
         (tmp_path / "book").mkdir()
         (tmp_path / "book" / "page.html").write_text(
