@@ -9,7 +9,7 @@ PORT   ?= 8000
 WORKERS ?= 2
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST  := $(ONE_THREAD) $(PY) -m pytest -q -n $(WORKERS) --dist loadfile
-NBVAL   := --nbval --nbval-current-env --nbval-cell-timeout 120
+NBVAL   := --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-kernel-startup-timeout 180
 
 .DEFAULT_GOAL := help
 .PHONY: help environment book test test-lib test-notebooks test-site refresh serve lint format environments constraints set-repository clean

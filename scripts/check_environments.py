@@ -88,7 +88,16 @@ def subprocess_output(python, code):
 def compare(environment, paths):
     """Run nbval on the notebooks in an environment; return (cells compared, cells that differ, pytest's report)."""
     command = [environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"]
-    nbval = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout", "120", "--color", "no"]
+    nbval = [
+        "--nbval",
+        "--nbval-current-env",
+        "--nbval-cell-timeout",
+        "120",
+        "--nbval-kernel-startup-timeout",
+        "180",
+        "--color",
+        "no",
+    ]
     variables = {**os.environ, **environment.variables}
     done = subprocess.run([*command, *nbval, *paths], cwd=ROOT, env=variables, capture_output=True, text=True)
     counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|errors?)\b", done.stdout)}

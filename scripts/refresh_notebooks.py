@@ -41,6 +41,7 @@ def rerun(path, timeout):
     client = NotebookClient(
         notebook,
         timeout=timeout,
+        startup_timeout=180,  # a busy machine starts a kernel slowly
         kernel_name="python3",
         record_timing=False,
         extra_arguments=["--IPKernelApp.log_level=ERROR"],

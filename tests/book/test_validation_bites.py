@@ -173,7 +173,7 @@ def validate(folder, executed):
     """
     report = folder / "report.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"]
-    nbval = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout", "60", "--color", "no"]
+    nbval = ["--nbval", "--nbval-current-env", "--nbval-kernel-startup-timeout", "180", "--color", "no"]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     paths = [*(f"book/{name}.ipynb" for name in executed), "tests/book/test_notebooks.py", f"--junitxml={report}"]
     run = subprocess.run([*command, *nbval, *paths], cwd=folder, env=environment, capture_output=True, text=True)
