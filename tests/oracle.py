@@ -17,7 +17,7 @@ def attention(
     enable_gqa=False, digits=False,
 ):  # fmt: skip
     """Return output and weights in float64. ``digits``: compute with sixty digits and no limit to the range."""
-    number = mpmath.mpf if digits else float
+    number = (lambda x: mpmath.mpf(float(x))) if digits else float
     exp, tanh, total = (mpmath.exp, mpmath.tanh, mpmath.fsum) if digits else (math.exp, math.tanh, math.fsum)
     (L, E), (S, Ev) = query.shape[-2:], value.shape[-2:]
     repeats = query.shape[-3] // key.shape[-3] if enable_gqa and key.shape[-3] else 1
