@@ -138,7 +138,7 @@ def check_score_axes(name: str, array: Any, inputs: dict[str, Any]) -> None:
     Scores are (..., H, L, S). A mask of shape (B, L, S) would be broadcast as (H, L, S): wrong without a word when
     B = H. So a mask says nothing about heads and batch, (L, S), or it says both.
     """
-    if array is None or not hasattr(array, "shape"):
+    if not hasattr(array, "shape"):  # None, or what attention's own check refuses
         return
     axes = 1 + max(len(x.shape) for x in inputs.values())
     if 2 < len(array.shape) != axes:

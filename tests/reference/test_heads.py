@@ -262,6 +262,7 @@ def call(x=X, W_q=SQUARE, W_k=SQUARE, W_v=SQUARE, W_o=SQUARE, num_heads=2, num_k
         (ValueError, lambda: call(num_heads=6, num_kv_heads=4), "num_heads (6) must be divisible by num_kv_heads (4)"),
         (ValueError, lambda: call(num_kv_heads=0), "num_kv_heads must be 1 or more, got 0"),
         (ValueError, lambda: call(b_v=np.zeros(3)), "b_v must have shape (4,), as many as W_v's columns, got (3,)"),
+        (TypeError, lambda: call(mask=[[True]]), "mask must be a numpy.ndarray, got list"),
         (TypeError, lambda: call(mask=np.ones((3, 3))), "mask must be boolean (True = may attend), got float64"),
         (ValueError, lambda: call(key=np.zeros((2, 5, 4)), causal=True), "causal needs offset= because"),
     ],
