@@ -141,6 +141,16 @@ FAULTS = [
 ]
 
 
+WRONG_AXIS = """
+
+_right = softmax
+
+
+def softmax(scores, axis=-1):  # the planted bug: the queries' axis, where there is one
+    return _right(scores, -2 if scores.ndim > 1 else axis)
+"""
+
+
 # Running the validation on a copy
 
 
@@ -222,10 +232,8 @@ def test_a_planted_fault_is_caught(judged, fault):
 def test_a_bug_planted_in_lib_is_caught(tmp_path):
     folder = copy_of_the_book(tmp_path)
     add(folder, "as_it_is")
-    file = folder / "lib" / "reference" / "attention.py"
-    correct, wrong = "weights = softmax(scores)", "weights = softmax(scores, axis=-2)"
-    assert file.read_text(encoding="utf8").count(correct) == 1, "the line to plant the bug in has changed: say it here"
-    file.write_text(file.read_text(encoding="utf8").replace(correct, wrong), encoding="utf8")
+    with open(folder / "lib" / "reference" / "softmax.py", "a", encoding="utf8") as file:
+        file.write(WRONG_AXIS)
     ask = [sys.executable, "-c", "import lib; print(lib.__path__[0])"]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     imported = subprocess.run(ask, cwd=folder / "book", env=environment, capture_output=True, text=True, check=True)
