@@ -145,6 +145,13 @@ def test_bfloat16_has_a_float32_lse():
     assert [y.dtype for y in fast.merge([(output, lse)] * 2)] == [torch.bfloat16, torch.float32]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_infinity_that_counts_is_kept(order):
+    inf = torch.inf
+    parts = [(torch.tensor([x]), torch.zeros(1)) for x in ([inf, -inf, inf, 1, -1], [1, 1, -inf, inf, inf])][::order]
+    torch.testing.assert_close(fast.merge(parts)[0], torch.tensor([[inf, -inf, torch.nan, inf, inf]]), equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_far_apart_and_at_the_limits(dtype):
     limit = torch.finfo(dtype).max

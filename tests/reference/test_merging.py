@@ -143,6 +143,15 @@ def test_nan_that_counts_is_kept_to_its_row():
     np.testing.assert_array_equal(merge([(np.array([[np.nan], [1.0]]), np.zeros(2)), fine])[0], [[np.nan], [3]])
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_infinity_that_counts_is_kept(order):
+    def part(*values):
+        return np.array([values]), np.zeros(1)
+
+    parts = [part(np.inf, -np.inf, np.inf, 1.0, -1.0), part(1.0, 1.0, -np.inf, np.inf, np.inf)][::order]
+    np.testing.assert_array_equal(merge(parts)[0], [[np.inf, -np.inf, np.nan, np.inf, np.inf]])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_far_apart_and_at_the_limits(dtype):
     limit = np.finfo(dtype).max
