@@ -205,6 +205,12 @@ def test_with_a_cache_chunks_equal_the_full_pass(pairing, window, chunks):
         torch.testing.assert_close(torch.cat(outputs, 1), layer(x, causal=True, bias=bias), **CLOSE)
 
 
+def test_rotary_base_is_the_papers_unless_given():
+    layers = [made(MultiHeadAttention, 8, 2, rotary_pairing="half", **base) for base in ({}, {"rotary_base": 10000.0})]
+    x, far = randn(1, 3, 8), torch.tensor([0, 7, 5000])
+    assert torch.equal(layers[0](x, positions=far), layers[1](x, positions=far))
+
+
 def test_with_a_cache_of_bounded_memory():
     layer = made(MultiHeadAttention, 8, 2, rotary_pairing="half").eval()
     x, cache = randn(2, 30, 8), KVCache(2, 2, 5, 4, window=3, **F64)

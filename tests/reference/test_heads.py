@@ -272,6 +272,13 @@ def test_errors_name_the_argument(kind, wrong, text):
         wrong()
 
 
+def test_a_transposed_weight_is_recognised_and_another_is_not():
+    with pytest.raises(ValueError, match=re.escape("got (6, 4); torch.nn.Linear keeps its weight as (out, in)")):
+        call(W_q=np.zeros((6, 4)))
+    with pytest.raises(ValueError, match=re.escape("got (6, 5)") + "$"):
+        call(W_q=np.zeros((6, 5)))
+
+
 def test_the_whole_equals_its_parts():
     rng = np.random.default_rng(9)
     x, (W_q, W_k, W_v, W_o) = rng.normal(size=(2, 3, 6)), weights_for(rng, G=4)
