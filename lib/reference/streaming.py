@@ -258,7 +258,7 @@ def _key_blocks(offset: int, rows: slice, call: arguments.Call, block_k: int) ->
     shared = (0 if left is None else last - left), (call.S if right is None else first + right + 1)
     begin, end = (min(max(edge, 0), call.S) for edge in reached)
     shared_begin, shared_end = (min(max(edge, begin), end) for edge in shared)
-    if shared_begin >= shared_end:
+    if shared_end - shared_begin < rows.stop - rows.start:  # too little to be worth a tile of its own
         shared_begin = shared_end = end
     for start, stop, all_see_all in (
         (begin, shared_begin, False), (shared_begin, shared_end, True), (shared_end, end, False)
