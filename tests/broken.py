@@ -107,6 +107,8 @@ class Broken:
         fault, given = self.fault, query.dtype
         self.refuse(query, key, value, mask, bias, causal, window, offset)
         (L, E), (S, Ev) = query.shape[-2:], value.shape[-2:]
+        if fault == "writes_value" and mask is not None and mask.shape[-2:] == (L, S):
+            value[..., ~mask.any(tuple(range(mask.ndim - 1))), :] = 0
         if enable_gqa:
             repeats = query.shape[-3] // max(key.shape[-3], 1)
             key, value = (self.grouped(x, repeats) for x in (key, value))
@@ -149,8 +151,6 @@ class Broken:
             weights = np.where(allowed.any(-1, keepdims=True), weights, np.nan)
         if fault == "value_is_key" and key.shape == value.shape:
             value = key
-        if fault == "writes_value" and mask is not None and mask.shape == (L, S):
-            value[..., ~mask.any(0), :] = 0
         if fault == "writes_bias" and mask is not None and bias is not None and bias.shape == mask.shape:
             bias[~mask] = -np.inf
         output = self.weighted(weights.astype(compute), value.astype(compute), allowed)

@@ -28,7 +28,10 @@ class Implementation:
 
 
 def to_torch(array):
-    return torch.tensor(array)
+    """Share the array's memory and keep its layout, where torch can."""
+    if array.flags.writeable and array.dtype.isnative and all(stride >= 0 for stride in array.strides):
+        return torch.from_numpy(array)
+    return torch.tensor(array.copy())
 
 
 def to_numpy(result):

@@ -274,12 +274,13 @@ def softcap_comes_before_mask_and_bias(attention):
         equals_loops(attention, query, key, value, softcap=softcap, mask=some_mask((4, 5)), bias=bias)
 
 
-@rule("scale_divides", "scale_squared", "scale_zero_is_none", needs=["scale"])
+@rule("scale_divides", "scale_squared", "scale_zero_is_none", needs=["scale", "causal", "offset"])
 def scale_is_used_as_it_is(attention):
     """Any given scale is used as it is: zero, one and negative numbers too."""
     query, key, value = draw()
     for scale in (0.0, 1, -0.7, 3.0, 1e-300, np.float32(0.25)):
         equals_loops(attention, query, key, value, scale=scale)
+        equals_loops(attention, query, key, value, scale=scale, causal=True, offset=0)
     np.testing.assert_allclose(
         attention(query, key, value, scale=0), np.broadcast_to(value.mean(-2, keepdims=True), (2, 3, 4, 2)), atol=1e-14
     )

@@ -122,7 +122,8 @@ def sdpa(
     """Compute the output with torch's fused kernels, which want four axes: (batch, heads, length, size)."""
     restricted = mask is not None or bias is not None or call.window != (None, None)
     top_left = isinstance(call.offset, int) and call.offset == 0
-    is_causal = call.causal and top_left and not restricted  # the kernels' own causal is top-left
+    # The kernels' own causal is top-left, and on the CPU they multiply its −∞ by the scale: NaN for 0, +∞ for less.
+    is_causal = call.causal and top_left and not restricted and call.scale > 0
     attn_mask = None
     if not is_causal and (restricted or call.causal):
         attn_mask = allowed_pairs(call, mask, bias, query.device)

@@ -128,7 +128,7 @@ def attend(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute output, weights, and which rows left the dtype's range: the textbook body of attention."""
     query, key, value = (np.asarray(x, dtype=dtype) for x in (query, key, value))
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # such rows are found below and done again
+    with np.errstate(all="ignore"):  # rows that leave the range are found below and done again
         scores, in_range = masked_scores(query, key, allowed, bias, call, saturate)  # (..., L, S)
         weights = np.where(allowed, softmax(scores), 0)  # each row sums to one; where: hidden stays 0 in a row of NaN
         output = weighted_sum(weights, value, allowed)  # (..., L, Ev)

@@ -115,7 +115,7 @@ def attention_backward(
         again, _ = _backward(*arrays, allowed, bias, call, np.dtype(wider), saturate=True)
         lost = Gradients(rows, columns, columns, rows)
         gradients = Gradients(*(np.where(i[..., None], b, a) for i, a, b in zip(lost, gradients, again, strict=True)))
-    with np.errstate(over="ignore", invalid="ignore"):  # a gradient beyond the dtype's range is infinite
+    with np.errstate(all="ignore"):  # a gradient beyond the dtype's range is infinite
         return Gradients(
             query=_sum_to(gradients.query, query.shape).astype(query.dtype),
             key=_sum_to(_sum_groups(gradients.key, key.shape, call), key.shape).astype(query.dtype),
@@ -185,7 +185,7 @@ def _backward(
 ) -> tuple[Gradients, Bool[np.ndarray, "*batch L"]]:
     """Go back through the five steps, on all leading axes; also tell which rows left the dtype's range."""
     grad_output, query, key, value = (np.asarray(x, dtype=dtype) for x in (grad_output, query, key, value))
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # such rows are found below and done again
+    with np.errstate(all="ignore"):  # rows that leave the range are found below and done again
         scores, in_range = masked_scores(query, key, allowed, bias, call, saturate)
         weights = np.where(allowed, softmax(scores), 0)  # (..., L, S); where: a row of NaN may not reach hidden keys
 

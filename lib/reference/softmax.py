@@ -50,7 +50,7 @@ def softmax(scores: Float[np.ndarray, "..."], axis: int = -1) -> Float[np.ndarra
     if not -scores.ndim <= axis < scores.ndim:
         raise ValueError(f"axis must be one of scores' {scores.ndim} axes, got {axis} for shape {scores.shape}")
     x = np.asarray(scores, dtype=np.result_type(scores.dtype, np.float32))
-    with np.errstate(invalid="ignore", over="ignore"):  # a score of NaN or +∞ gives a row of NaN, not a warning
+    with np.errstate(all="ignore"):  # a small share may become 0; NaN or +∞ gives a row of NaN, not a warning
         top = x.max(axis, keepdims=True, initial=-np.inf)
         exponentials = np.exp(x - np.where(np.isneginf(top), 0, top))  # a row of −∞ becomes a row of exp(−∞) = 0
         total = exponentials.sum(axis, keepdims=True)

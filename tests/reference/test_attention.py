@@ -12,7 +12,7 @@ from lib.reference.attention import largest_entry, meets, saturating_scores
 from tests import oracle
 from tests.rules import bits, draw, some_mask
 
-attention = reference.attention
+attention, softmax = reference.attention, reference.softmax
 OPTIONS = {
     "plain": {},
     "mask": {"mask": some_mask((2, 1, 4, 5))},
@@ -298,8 +298,10 @@ def test_broadcast_views_give_the_same():
 def test_nothing_warns_and_the_callers_error_state_is_left_alone():
     with warnings.catch_warnings(), np.errstate(all="raise"):
         warnings.simplefilter("error")
-        state = np.geterr()
+        state = np.geterr()  # "raise" for all, underflow included
         query, key, value = draw(dtype="float32")
+        attention(query * np.float32(50), key, value)
+        softmax(np.array([0.0, 700, 1400]))
         key[..., 3, :] = 3e38
         attention(query, key, value, softcap=1e-60)
         attention(query * np.float32(1e30), key, value, mask=np.zeros((4, 5), bool))
