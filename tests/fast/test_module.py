@@ -205,6 +205,15 @@ def test_with_a_cache_chunks_equal_the_full_pass(pairing, window, chunks):
         torch.testing.assert_close(torch.cat(outputs, 1), layer(x, causal=True, bias=bias), **CLOSE)
 
 
+def test_rotary_knows_self_attention_by_its_tensors():
+    layer, x = made(MultiHeadAttention, 8, 2, rotary_pairing="half"), randn(2, 3, 8)
+    for same in ((x,), (x, x), (x, None, x), (x, x, x)):
+        assert torch.equal(layer(*same), layer(x))
+    for other in ((x, x.clone()), (x, x, x.clone()), (x, None, x.clone()), (x, x.clone(), x)):
+        with pytest.raises(ValueError, match="needs self-attention, but key or value was given"):
+            layer(*other)
+
+
 def test_rotary_base_is_the_papers_unless_given():
     layers = [made(MultiHeadAttention, 8, 2, rotary_pairing="half", **base) for base in ({}, {"rotary_base": 10000.0})]
     x, far = randn(1, 3, 8), torch.tensor([0, 7, 5000])
