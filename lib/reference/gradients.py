@@ -169,7 +169,8 @@ def softmax_backward(
     if not -weights.ndim <= axis < weights.ndim:
         raise ValueError(f"axis must be one of weights' {weights.ndim} axes, got {axis} for shape {weights.shape}")
     P, dP = (np.asarray(x, np.result_type(x.dtype, np.float32)) for x in (weights, grad_weights))
-    return (P * (dP - (P * dP).sum(axis, keepdims=True))).astype(weights.dtype)
+    with np.errstate(all="ignore"):  # a gradient beyond the dtype's range is infinite
+        return (P * (dP - (P * dP).sum(axis, keepdims=True))).astype(weights.dtype)
 
 
 def _backward(

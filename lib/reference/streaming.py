@@ -206,7 +206,7 @@ def _attend_rows(
             limits = np.finfo(dtype).min, np.finfo(dtype).max
             output = np.where(strange[:, None], again[0], output)
             lse = np.where(strange, np.clip(again[1], *limits), lse)  # these rows are not empty
-    return output, lse
+        return output.astype(query.dtype), lse.astype(dtype)
 
 
 def _heads(

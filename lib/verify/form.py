@@ -1,7 +1,8 @@
 """Find out by trying what a function takes, before any property is judged.
 
 Which numbers of axes, which sizes, which dtype for ordinary calls, where it aligns causal, whether it groups heads
-without being asked. What a function refuses with an error is reported; it is no failure, as long as ordinary calls work.
+without being asked. What a function refuses with an error is reported; it is no failure, as long as ordinary
+calls work.
 """
 
 import dataclasses

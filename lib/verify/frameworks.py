@@ -45,7 +45,7 @@ class NumPy:
 
     def quietly(self) -> Any:
         """Give a context for calls without gradients."""
-        return np.errstate(all="warn")
+        return np.errstate(divide="warn", over="warn", invalid="warn", under="ignore")
 
 
 class Torch:

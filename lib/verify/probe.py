@@ -135,9 +135,7 @@ def draw(
     """Draw a probe of a given shape; ``groups`` gives key and value fewer heads than the query."""
     rng = np.random.default_rng(seed)
     kv_lead = lead if groups is None else (*lead[:-1], groups)
-    return Probe(
-        numbers(rng, *lead, L, E), numbers(rng, *kv_lead, S, E), numbers(rng, *kv_lead, S, Ev), _set(options)
-    )
+    return Probe(numbers(rng, *lead, L, E), numbers(rng, *kv_lead, S, E), numbers(rng, *kv_lead, S, Ev), _set(options))
 
 
 def equal_scores(values: Any, L: int = 1, E: int = 1, **options: Any) -> Probe:

@@ -104,6 +104,8 @@ class Subject:
         self.form = Form()  # filled in by lib.verify.form
         self.refused: dict[str, str] = {}
         self.notes: dict[str, str] = {}  # what is reported without judging, by topic
+        self.leaks: list[str] = []  # what was seen to pass a mask, where that is not judged
+        self.gives_tuple = False  # whether weights or more come back without being asked for
         self.warned: dict[str, str] = {}  # kinds of warnings the function gave, with the first text
 
     @property
@@ -197,7 +199,7 @@ class Subject:
         declared = {k: v for k, v in self.conventions.shown().items() if k in self.conventions.declared}
         other = copy.copy(self)
         other.conventions = Conventions.of({**declared, **conventions})
-        other.refused, other.notes, other.warned = {}, {}, {}
+        other.refused, other.notes, other.warned, other.leaks = {}, {}, {}, []
         return other
 
     def fit(self, probe: Probe) -> Probe:
@@ -257,6 +259,7 @@ class Subject:
         rest: tuple = ()
         if isinstance(given, tuple) and given:
             given, *rest = given
+            self.gives_tuple = self.gives_tuple or not probe.options.get("return_weights")
         if not self.framework.owns(given):
             kind = "nothing (None)" if given is None else f"a {type(given).__name__}"
             hint = ": is a `return` missing?" if given is None else ""
@@ -310,9 +313,7 @@ class Form:
         self.grouped_without_asking = False
 
 
-def read_signature(
-    fn: Callable, names: dict[str, str | None]
-) -> tuple[dict[str, str], dict[str, str], bool]:
+def read_signature(fn: Callable, names: dict[str, str | None]) -> tuple[dict[str, str], dict[str, str], bool]:
     """Find which options a function has, under which name.
 
     Returns
@@ -337,9 +338,7 @@ def read_signature(
         theirs = names.get(option, option)
         if theirs is None:
             missing[option] = "left out by names"
-        elif parameters is None and option in names:
-            found[option] = theirs
-        elif parameters is not None and theirs in parameters:
+        elif (parameters is None and option in names) or (parameters is not None and theirs in parameters):
             found[option] = theirs
         elif option in names and not open_ended:
             raise UsageError(f"names says that {option} is called {theirs!r}, but {_shown(fn, parameters)}")
@@ -347,9 +346,11 @@ def read_signature(
             found[option] = theirs
         else:
             missing[option] = _why_missing(option, parameters, open_ended)
-    keyword_only = parameters is not None and [
-        p.kind for n, p in parameters.items() if n in ("query", "key", "value")
-    ] == [inspect.Parameter.KEYWORD_ONLY] * 3
+    keyword_only = (
+        parameters is not None
+        and [p.kind for n, p in parameters.items() if n in ("query", "key", "value")]
+        == [inspect.Parameter.KEYWORD_ONLY] * 3
+    )
     for array in ("query", "key", "value"):
         if array in names or keyword_only:
             found[array] = names.get(array) or array
@@ -366,7 +367,13 @@ ALIASES = {
     "scale": ("scaling", "softmax_scale", "sm_scale", "scale_factor"),
     "softcap": ("logits_soft_cap", "logit_cap", "softcapping", "attn_logit_softcapping"),
     "enable_gqa": ("gqa",),
-    "return_weights": ("need_weights", "return_attention", "return_attention_scores", "return_attn", "output_attentions"),
+    "return_weights": (
+        "need_weights",
+        "return_attention",
+        "return_attention_scores",
+        "return_attn",
+        "output_attentions",
+    ),
     "dropout_p": ("dropout", "dropout_rate", "attn_dropout"),
 }
 
@@ -376,7 +383,9 @@ def _why_missing(option: str, parameters: Mapping | None, open_ended: bool) -> s
         return f"the signature cannot be read; pass names={{{option!r}: …}} if it has one"
     close = next((alias for alias in ALIASES[option] if alias in parameters), None)
     if close:
-        return f"no argument named {option}; for {close}, pass names={{{option!r}: {close!r}}} (--name {option}={close})"
+        return (
+            f"no argument named {option}; for {close}, pass names={{{option!r}: {close!r}}} (--name {option}={close})"
+        )
     if open_ended:
         return f"no argument named {option}, only **keywords; pass names={{{option!r}: {option!r}}} to test it"
     return f"no argument named {option}"

@@ -172,9 +172,10 @@ def test_far_apart_and_at_the_limits(dtype):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_values_at_the_limit_stay_finite(dtype):
     limit = np.finfo(dtype).max
-    part = np.array([[limit, -limit]], dtype), np.zeros(1, dtype)
-    output, _ = merge([part] * 7)
-    np.testing.assert_allclose(output.astype(np.longdouble), part[0].astype(np.longdouble), rtol=1e-3)
+    wanted = np.array([[limit, -limit]], dtype)
+    for one, other in np.random.default_rng(4).normal(size=(200, 2)):  # shares that sum to a hair more than one too
+        output, _ = merge([(wanted, np.array([lse], dtype)) for lse in (one, other)])
+        np.testing.assert_allclose(output / limit, wanted / limit, rtol=1e-3)
 
 
 def test_half_precision_is_joined_in_single_precision():

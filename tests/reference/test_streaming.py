@@ -298,6 +298,14 @@ def test_half_precision_scores_do_not_overflow():
     assert lse.dtype == np.float32
 
 
+def test_numbers_that_become_zero_are_no_error_whatever_the_callers_state():
+    query, key = np.array([[20.0]], np.float16), np.array([[20.0], [-20.0]], np.float16)
+    value, smaller = np.full((2, 1), 6e-8, np.float16), np.full((2, 1), 3e-8, np.float16)
+    with np.errstate(all="raise"):
+        np.testing.assert_array_equal(streaming_attention(query, key, value, block_k=1), value[:1])
+        assert streaming_attention(query, key, smaller, scale=0.001).shape == (1, 1)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", ["query", "key", "value", "far value"])
 @pytest.mark.parametrize("block", [1, 2, 512])

@@ -55,7 +55,7 @@ class Property:
             return failure.problem
         return None
 
-    def judge(self, subject: Subject) -> tuple[Probe, Problem] | None | str:
+    def judge(self, subject: Subject) -> tuple[Probe, Problem] | str | None:
         """Ask with every probe until one fails.
 
         Returns

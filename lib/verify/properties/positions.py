@@ -1,5 +1,6 @@
 """Positions: causal, its alignment, decoding with cached keys, windows."""
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -109,7 +110,7 @@ def check_cache(subject: Subject, probe: Probe) -> None:
         _unused_slots(subject, probe, whole, tolerance)
     cuts = [list(range(T + 1)), [0, T // 2, T], [0, *range(3, T, 3), T]]  # single steps; two parts; chunks of three
     for cut in cuts:
-        for start, end in zip(cut, cut[1:], strict=False):
+        for start, end in itertools.pairwise(cut):
             if start == end:
                 continue
             part = probe.change(

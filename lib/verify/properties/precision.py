@@ -128,7 +128,8 @@ def check_float64(subject: Subject, probe: Probe) -> None:
     with np.errstate(all="ignore"):
         ratio, expected = (x[..., 1] / x[..., 0] - 1 for x in (given, answer))
     if differs(ratio, expected, 1e-14).any():
-        detail = f"the second number is {1 + 2.0**-30:.10f} times the first one, or nearly so: float32 cannot tell them apart"
+        factor = f"{1 + 2.0**-30:.10f}"
+        detail = f"the second number is {factor} times the first one, or nearly so: float32 cannot tell them apart"
         raise DoesNotHold(Problem(probe, answer, given, detail))
 
 

@@ -34,7 +34,7 @@ AXIS = (
     ),
     Entry(
         "softmax_implicit_axis",
-        "The softmax's axis is left to an old default: the last axis of matrices, but the first of 3-D and the second of 4-D arrays.",  # noqa: E501
+        "The softmax's axis is left to an old default: the last axis of matrices, but the first of 3-D and the second of 4-D arrays.",
         over("(0 if scores.ndim == 3 else 1)"),
         "batch and heads",
         "https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/52",
@@ -56,7 +56,15 @@ AXIS = (
     Entry(
         "one_maximum_per_batch",
         "One maximum is subtracted for all entries of a batch: an entry with low scores is left with nothing.",
-        ((TOP, TOP.replace("axis=-1, keepdims=True) if S", "axis=(0, -1) if scores.ndim > 2 else -1, keepdims=True) if S and scores.shape[0]")),),  # noqa: E501
+        (
+            (
+                TOP,
+                TOP.replace(
+                    "axis=-1, keepdims=True) if S",
+                    "axis=(0, -1) if scores.ndim > 2 else -1, keepdims=True) if S and scores.shape[0]",
+                ),
+            ),
+        ),
         "batch and heads",
         alone=True,
     ),
@@ -128,13 +136,23 @@ SCALE = (
     Entry(
         "scale_divides",
         "A given scale divides the scores; it should multiply them.",
-        (("    if scale is None:\n        " + DEFAULT, "    scale = 1 / math.sqrt(max(E, 1)) if scale is None else 1 / scale if scale else 0.0"),),  # noqa: E501
+        (
+            (
+                "    if scale is None:\n        " + DEFAULT,
+                "    scale = 1 / math.sqrt(max(E, 1)) if scale is None else 1 / scale if scale else 0.0",
+            ),
+        ),
         "scale",
     ),
     Entry(
         "scale_on_top_of_default",
         "A given scale is multiplied with the default, which it should replace.",
-        (("    if scale is None:\n        " + DEFAULT, "    scale = (1.0 if scale is None else scale) / math.sqrt(max(E, 1))"),),  # noqa: E501
+        (
+            (
+                "    if scale is None:\n        " + DEFAULT,
+                "    scale = (1.0 if scale is None else scale) / math.sqrt(max(E, 1))",
+            ),
+        ),
         "scale",
     ),
 )
@@ -174,7 +192,12 @@ SOFTMAX = (
     Entry(
         "softmax_twice",
         "The softmax is applied twice: the weights are pulled towards equal shares.",
-        (("    kept = drop", "    again = xp.where(allowed, xp.exp(weights), 0.0)\n    share = again.sum(axis=-1, keepdims=True)\n    weights = again / xp.where(share == 0, 1.0, share)\n    kept = drop"),),  # noqa: E501
+        (
+            (
+                "    kept = drop",
+                "    again = xp.where(allowed, xp.exp(weights), 0.0)\n    share = again.sum(axis=-1, keepdims=True)\n    weights = again / xp.where(share == 0, 1.0, share)\n    kept = drop",
+            ),
+        ),
         "equation",
     ),
     Entry(
@@ -205,7 +228,12 @@ SOFTMAX = (
     Entry(
         "query_normalised",
         "The query is brought to unit length first: how sure it is can no longer show.",
-        ((SCORES, "size = xp.sqrt((query * query).sum(axis=-1, keepdims=True))\n    scores = (query / xp.where(size == 0, 1.0, size) * scale) @ key.swapaxes(-1, -2)"),),  # noqa: E501
+        (
+            (
+                SCORES,
+                "size = xp.sqrt((query * query).sum(axis=-1, keepdims=True))\n    scores = (query / xp.where(size == 0, 1.0, size) * scale) @ key.swapaxes(-1, -2)",
+            ),
+        ),
         "equation",
     ),
 )

@@ -18,14 +18,24 @@ MIXED = (
     Entry(
         "heads_merged_by_view",
         "Heads are merged by a bare view, without a transpose: rows of the output hold numbers of other positions.",
-        ((NARROW, NARROW + "\n    output = output.swapaxes(1, 2).reshape(output.shape) if output.ndim == 4 else output"),),
+        (
+            (
+                NARROW,
+                NARROW + "\n    output = output.swapaxes(1, 2).reshape(output.shape) if output.ndim == 4 else output",
+            ),
+        ),
         "batch and heads",
         "https://github.com/hackiey/QAnet-pytorch/issues/2",
     ),
     Entry(
         "batch_and_heads_confused",
         "Where there are as many batch entries as heads, the keys' two axes are swapped.",
-        ((START, START + "    if key.ndim == 4 and key.shape[0] == key.shape[1]:\n        key = key.swapaxes(0, 1)\n"),),
+        (
+            (
+                START,
+                START + "    if key.ndim == 4 and key.shape[0] == key.shape[1]:\n        key = key.swapaxes(0, 1)\n",
+            ),
+        ),
         "batch and heads",
         "https://github.com/gazelle93/Transformer-Various-Positional-Encoding/issues/1",
     ),

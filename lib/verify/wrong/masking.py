@@ -42,13 +42,16 @@ KIND = (
     Entry(
         "mask_after_softmax",
         "The mask is applied after the softmax: masked weights are 0, but the rest no longer sums to one.",
-        ((MASK, "pass"), ("    kept = drop", "    weights = weights * mask if mask is not None else weights\n    kept = drop")),
+        (
+            (MASK, "pass"),
+            ("    kept = drop", "    weights = weights * mask if mask is not None else weights\n    kept = drop"),
+        ),
         "sum to one",
         "https://github.com/lucidrains/memory-compressed-attention/issues/2",
     ),
     Entry(
         "mask_spares_itself",
-        "Without causal a query sees the key at its own position even where the mask hides it: the diagonal was set to keep rows from being empty.",  # noqa: E501
+        "Without causal a query sees the key at its own position even where the mask hides it: the diagonal was set to keep rows from being empty.",
         ((MASK, "allowed = allowed & (mask if causal else mask | ((i == j) & mask.any(-1)[..., None]))"),),
         "mask",
         alone=True,
@@ -116,7 +119,7 @@ FILLS = (
     ),
     Entry(
         "fill_smallest_positive",
-        "Masked scores become the smallest positive number (`finfo.tiny`, mistaken for the lowest one): nearly 0, so nothing is hidden.",  # noqa: E501
+        "Masked scores become the smallest positive number (`finfo.tiny`, mistaken for the lowest one): nearly 0, so nothing is hidden.",
         ((FILL, "scores = xp.where(allowed, scores, 1e-30)"),),
         "mask",
     ),
@@ -132,7 +135,7 @@ FILLS = (
 SHAPES = (
     Entry(
         "mask_tiled_over_heads",
-        "For batch and heads in one axis the mask is repeated in the wrong order (`repeat`, not `repeat_interleave`): entries get each other's masks.",  # noqa: E501
+        "For batch and heads in one axis the mask is repeated in the wrong order (`repeat`, not `repeat_interleave`): entries get each other's masks.",
         (
             (
                 MASK,
@@ -150,7 +153,12 @@ SHAPES = (
     Entry(
         "mask_batch_and_heads_swapped",
         "Where there are as many batch entries as heads, the mask's batch axis is matched with the heads.",
-        ((MASK, "allowed = allowed & (mask.swapaxes(0, 1) if mask.ndim == 4 and 1 < scores.shape[0] == scores.shape[1] else mask)"),),  # noqa: E501
+        (
+            (
+                MASK,
+                "allowed = allowed & (mask.swapaxes(0, 1) if mask.ndim == 4 and 1 < scores.shape[0] == scores.shape[1] else mask)",
+            ),
+        ),
         "mask broadcasting",
         "https://github.com/lsdefine/attention-is-all-you-need-keras/issues/28",
     ),
@@ -183,7 +191,10 @@ EMPTY = (
         "empty_rows_mean",
         "A query that may attend to nothing gets the mean of all values, masked ones too.",
         (
-            ("    value = xp.where(allowed.any(-2)[..., None], value, 0.0)", "    value = xp.where(allowed.any(-2)[..., None] | ~allowed.any(-1)[..., None, :].any(-1)[..., None], value, 0.0)"),  # noqa: E501
+            (
+                "    value = xp.where(allowed.any(-2)[..., None], value, 0.0)",
+                "    value = xp.where(allowed.any(-2)[..., None] | ~allowed.any(-1)[..., None, :].any(-1)[..., None], value, 0.0)",
+            ),
             (WEIGHTS, "weights = xp.where(total == 0, 1 / max(S, 1), exponentials / xp.where(total == 0, 1.0, total))"),
         ),
         "empty rows",
@@ -193,7 +204,13 @@ EMPTY = (
     Entry(
         "empty_rows_take_first_value",
         "A query that may attend to nothing gets the first key's value.",
-        ((WEIGHTS, "weights = xp.where((total == 0) & (j == 0), 1.0, exponentials / xp.where(total == 0, 1.0, total))"), (BLOCK, "")),  # noqa: E501
+        (
+            (
+                WEIGHTS,
+                "weights = xp.where((total == 0) & (j == 0), 1.0, exponentials / xp.where(total == 0, 1.0, total))",
+            ),
+            (BLOCK, ""),
+        ),
         "empty rows",
     ),
     Entry(
@@ -232,7 +249,13 @@ BIASES = (
     Entry(
         "bias_after_softmax",
         "The bias is added to the weights, after the softmax.",
-        ((BIAS, "pass"), ("    kept = drop", "    weights = weights + xp.where(allowed, wide(bias), 0.0) if bias is not None else weights\n    kept = drop")),  # noqa: E501
+        (
+            (BIAS, "pass"),
+            (
+                "    kept = drop",
+                "    weights = weights + xp.where(allowed, wide(bias), 0.0) if bias is not None else weights\n    kept = drop",
+            ),
+        ),
         "bias",
     ),
     Entry(

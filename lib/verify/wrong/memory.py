@@ -21,13 +21,23 @@ WRITTEN = (
     Entry(
         "mask_written",
         "The causal triangle is written into the caller's mask.",
-        ((MASK, "mask &= (j <= i) if causal and mask.shape[-2:] == (L, S) else True\n        allowed = allowed & mask"),),
+        (
+            (
+                MASK,
+                "mask &= (j <= i) if causal and mask.shape[-2:] == (L, S) else True\n        allowed = allowed & mask",
+            ),
+        ),
         "inputs untouched",
     ),
     Entry(
         "bias_written",
         "The scores are added into the caller's bias.",
-        (("scores = scores + wide(bias)", "wide(bias).__iadd__(scores[(0,) * (scores.ndim - bias.ndim)] if bias.shape[-2:] == scores.shape[-2:] and scores.ndim == bias.ndim == 2 else 0.0)\n        scores = wide(bias) if scores.ndim == bias.ndim == 2 and bias.shape == scores.shape else scores + wide(bias)"),),  # noqa: E501
+        (
+            (
+                "scores = scores + wide(bias)",
+                "wide(bias).__iadd__(scores[(0,) * (scores.ndim - bias.ndim)] if bias.shape[-2:] == scores.shape[-2:] and scores.ndim == bias.ndim == 2 else 0.0)\n        scores = wide(bias) if scores.ndim == bias.ndim == 2 and bias.shape == scores.shape else scores + wide(bias)",
+            ),
+        ),
         "inputs untouched",
         "https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-scoring-functions.html",
         frameworks=("numpy",),
@@ -138,7 +148,12 @@ DROPOUTS = (
     Entry(
         "dropout_keeps_what_it_should_drop",
         "dropout_p is taken for the probability to keep.",
-        ((KEPT, "kept = drop(weights, 1 - dropout_p) * dropout_p / (1 - dropout_p) if 0 < dropout_p < 1 else weights"),),
+        (
+            (
+                KEPT,
+                "kept = drop(weights, 1 - dropout_p) * dropout_p / (1 - dropout_p) if 0 < dropout_p < 1 else weights",
+            ),
+        ),
         "dropout",
         alone=True,
     ),
@@ -162,21 +177,44 @@ RETURNED = (
     Entry(
         "weights_before_mask",
         "The returned weights were taken before the mask.",
-        ((FILL, "seen = xp.exp(scores - (xp.amax(scores, axis=-1, keepdims=True) if S else 0.0))\n    seen = seen / seen.sum(axis=-1, keepdims=True)\n    " + FILL), (RETURN, RETURN.replace("as_weights(weights, output)", "as_weights(seen, output)"))),  # noqa: E501
+        (
+            (
+                FILL,
+                "seen = xp.exp(scores - (xp.amax(scores, axis=-1, keepdims=True) if S else 0.0))\n    seen = seen / seen.sum(axis=-1, keepdims=True)\n    "
+                + FILL,
+            ),
+            (RETURN, RETURN.replace("as_weights(weights, output)", "as_weights(seen, output)")),
+        ),
         "weights",
         alone=True,
     ),
     Entry(
         "weights_averaged_over_heads",
         "The returned weights are averaged over the heads.",
-        ((RETURN, RETURN.replace("narrow(as_weights(weights, output), dtype)", "narrow(as_weights(weights, output).mean(-3) if output.ndim > 2 else weights, dtype)")),),  # noqa: E501
+        (
+            (
+                RETURN,
+                RETURN.replace(
+                    "narrow(as_weights(weights, output), dtype)",
+                    "narrow(as_weights(weights, output).mean(-3) if output.ndim > 2 else weights, dtype)",
+                ),
+            ),
+        ),
         "weights",
         alone=True,
     ),
     Entry(
         "weights_transposed",
         "The returned weights are transposed: rows are keys.",
-        ((RETURN, RETURN.replace("narrow(as_weights(weights, output), dtype)", "narrow(as_weights(weights, output), dtype).swapaxes(-1, -2)")),),  # noqa: E501
+        (
+            (
+                RETURN,
+                RETURN.replace(
+                    "narrow(as_weights(weights, output), dtype)",
+                    "narrow(as_weights(weights, output), dtype).swapaxes(-1, -2)",
+                ),
+            ),
+        ),
         "weights",
         alone=True,
     ),
@@ -219,6 +257,7 @@ GRADIENTS = (
         "empty_rows_nan_gradient",
         "An empty row's NaN is replaced by 0 after the softmax: the output is right, and the gradients are NaN.",
         (
+            (FILL, "scores = scores + xp.where(allowed, 0.0, -math.inf)"),
             (WEIGHTS, "weights = xp.where(allowed.any(-1)[..., None], xp.softmax(scores, -1), 0.0)"),
             ("    top = xp.where(top == -math.inf, 0.0, top)  # a row without keys\n", ""),
         ),

@@ -34,7 +34,12 @@ EXTREMES = (
     Entry(
         "minimum_subtracted",
         "The row's minimum is subtracted before exp: large differences overflow.",
-        ((TOP, "top = xp.amin(xp.where(allowed, scores, math.inf), axis=-1, keepdims=True) if S else scores.sum(axis=-1, keepdims=True)\n    top = xp.where(top == math.inf, 0.0, top)"),),  # noqa: E501
+        (
+            (
+                TOP,
+                "top = xp.amin(xp.where(allowed, scores, math.inf), axis=-1, keepdims=True) if S else scores.sum(axis=-1, keepdims=True)\n    top = xp.where(top == math.inf, 0.0, top)",
+            ),
+        ),
         "extreme scores",
     ),
 )
@@ -66,7 +71,12 @@ PRECISION = (
     Entry(
         "float32_always",
         "Everything is computed in float32, float64 inputs too: eight digits are lost.",
-        ((WIDE, "query, key, value = cast(query, 'float32'), cast(key, 'float32'), cast(value, 'float32')\n    bias = cast(bias, 'float32') if bias is not None else None"),),  # noqa: E501
+        (
+            (
+                WIDE,
+                "query, key, value = cast(query, 'float32'), cast(key, 'float32'), cast(value, 'float32')\n    bias = cast(bias, 'float32') if bias is not None else None",
+            ),
+        ),
         "float64",
         "https://github.com/huggingface/transformers/issues/48459",
     ),
@@ -108,7 +118,10 @@ SOFTCAPS = (
     Entry(
         "softcap_after_bias",
         "The cap comes after the bias: the bias is bent as well.",
-        ((CAP_STEP, ""), ("        scores = scores + wide(bias)\n", "        scores = scores + wide(bias)\n" + CAP_STEP)),
+        (
+            (CAP_STEP, ""),
+            ("        scores = scores + wide(bias)\n", "        scores = scores + wide(bias)\n" + CAP_STEP),
+        ),
         "softcap",
     ),
     Entry(
@@ -120,7 +133,12 @@ SOFTCAPS = (
     Entry(
         "softcap_lost_on_fast_path",
         "The cap is dropped where nothing else is asked for: the fast path has none.",
-        (("    if softcap is not None:\n", "    if softcap is not None and (causal or mask is not None or bias is not None or window is not None or enable_gqa or return_weights):\n"),),  # noqa: E501
+        (
+            (
+                "    if softcap is not None:\n",
+                "    if softcap is not None and (causal or mask is not None or bias is not None or window is not None or enable_gqa or return_weights):\n",
+            ),
+        ),
         "softcap",
         alone=True,
     ),

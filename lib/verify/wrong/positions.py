@@ -39,14 +39,24 @@ CAUSALS = (
     Entry(
         "causal_fill_minus_1e9",
         "The future's scores become −1e9: a query whose own scores are lower sees the future.",
-        ((CAUSAL, "    future = (j > i) if causal else (j < 0)\n    if False:\n"), (FILL, FILL + "\n    fill = xp.where((allowed & ~future).any(-1)[..., None], -1e9, -math.inf)\n    scores = cast(xp.where(future & allowed, fill, scores), query.dtype)")),  # noqa: E501
+        (
+            (CAUSAL, "    future = (j > i) if causal else (j < 0)\n    if False:\n"),
+            (
+                FILL,
+                FILL
+                + "\n    fill = xp.where((allowed & ~future).any(-1)[..., None], -1e9, -math.inf)\n    scores = cast(xp.where(future & allowed, fill, scores), query.dtype)",
+            ),
+        ),
         "causal",
         alone=True,
     ),
     Entry(
         "causal_after_softmax",
         "The future's weights are set to 0 after the softmax: the rest no longer sums to one, and the sum has seen the future.",
-        ((CAUSAL, "    past = (j <= i) if causal else (j >= 0)\n    if False:\n"), ("    kept = drop", "    weights = weights * past\n    kept = drop")),  # noqa: E501
+        (
+            (CAUSAL, "    past = (j <= i) if causal else (j >= 0)\n    if False:\n"),
+            ("    kept = drop", "    weights = weights * past\n    kept = drop"),
+        ),
         "causal",
     ),
     Entry(
@@ -141,7 +151,12 @@ ALIGNMENT = (
     Entry(
         "offset_of_first_entry",
         "Every batch entry gets the first entry's offset, though they have cached different numbers of keys.",
-        ((OFFSET, "i = i + (offset.reshape(-1)[0] if hasattr(offset, 'shape') else offset) if offset is not None else i"),),
+        (
+            (
+                OFFSET,
+                "i = i + (offset.reshape(-1)[0] if hasattr(offset, 'shape') else offset) if offset is not None else i",
+            ),
+        ),
         "alignment",
         "https://github.com/karpathy/nanochat/pull/485",
         alone=True,

@@ -1,0 +1,231 @@
+"""Which known bug is it? Compare what a function does with what the catalogue's wrong implementations do.
+
+First, on the failing example: which entries give what the function gives? Those few are then compared with the function
+on a fixed set of probes that touches every property. An entry that agrees everywhere is the diagnosis; one that agrees
+nearly everywhere is what the failure looks like.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from lib.verify import oracle
+from lib.verify.probe import Probe
+from lib.verify.properties import PROPERTIES, RUNS, Property
+from lib.verify.properties.base import differs
+from lib.verify.properties.training import backward
+from lib.verify.subject import DoesNotHold, Outcome, Problem, Subject
+from lib.verify.wrong import Entry, catalogue
+
+#: An entry must agree with the function on this share of the probes on which it differs from a correct one.
+NEARLY = 0.75
+
+
+class Suspect(NamedTuple):
+    """The known bug that a failure matches."""
+
+    entry: Entry
+    exact: bool  # agrees on every probe, not only on most
+
+    @property
+    def sentence(self) -> str:
+        """Say it for people."""
+        words = "This is the known bug" if self.exact else "This looks like the known bug"
+        return f"{words} {self.entry.name}: {self.entry.wrong}"
+
+
+class Failed(NamedTuple):
+    """A property that does not hold, with the probe and what is wrong there."""
+
+    prop: Property | None  # None: the function does not even take ordinary inputs
+    probe: Probe
+    problem: Problem
+
+
+def diagnose(subject: Subject, failed: list[Failed]) -> list[Suspect | None]:
+    """Name the known bug behind each failure.
+
+    Parameters
+    ----------
+    subject : Subject
+    failed : list
+        What failed, shrunk.
+
+    Returns
+    -------
+    list of Suspect or None, one for each failure
+    """
+    entries = [e for e in catalogue if subject.framework.name in e.frameworks]
+    if any(f.prop is None for f in failed):
+        return [_runs_suspect(f, entries) if f.prop is None else None for f in failed]
+    matching = [[e for e in entries if _gives_the_same(subject, e, f)] for f in failed]
+    probes = [*_fingerprint(subject), *(f.problem.call for f in failed if f.problem.show == "output")]
+    candidates = {e.name: e for found in matching for e in found}
+    shares = {name: _agreement(subject, e, probes) for name, e in candidates.items()}
+    return [_best(f, found, shares) for f, found in zip(failed, matching, strict=True)]
+
+
+def _best(failed: Failed, found: list[Entry], shares: dict[str, float]) -> Suspect | None:
+    """Choose the entry that agrees most; of equals, the one that this property is meant for."""
+    if not found:
+        return None
+    entry = max(found, key=lambda e: (shares[e.name], e.killed_by == failed.prop.name))
+    share = shares[entry.name]
+    return Suspect(entry, share == 1) if share >= NEARLY else None
+
+
+def _runs_suspect(failed: Failed, entries: list[Entry]) -> Suspect | None:
+    """For a function that gives back no array: what it gives back says which bug it is."""
+    for word, name in (("gave back nothing", "forgets_to_return"), ("gave back a list", "returns_a_list")):
+        if word in str(failed.problem.given):
+            return Suspect(next(e for e in entries if e.name == name), True)
+    return None
+
+
+def _gives_the_same(subject: Subject, entry: Entry, failed: Failed) -> bool:
+    """Say whether an entry does on the failing example what the function does there, and that is wrong."""
+    wrong = _as_subject(entry, subject)
+    probe, show = failed.problem.call, failed.problem.show
+    if entry.killed_by == RUNS:
+        return False
+    if show == "second call":
+        return entry.killed_by == failed.prop.name and failed.prop.holds(wrong, failed.probe) is not None
+    if show.endswith(".grad"):
+        return _gradients_agree(subject, wrong, probe, show.removesuffix(".grad"), failed.problem)
+    subject.framework.seed(0)
+    mine = subject.run(probe, watch=True)
+    subject.framework.seed(0)
+    theirs = wrong.run(_for_entry(subject, probe), watch=True)
+    if not _alike(mine, theirs, _tolerance(subject, probe)):
+        return False
+    if show == "output" and isinstance(failed.problem.expected, np.ndarray) and theirs.error is None:
+        return theirs.output.shape != failed.problem.expected.shape or _differs_from(theirs.output, failed)
+    return failed.prop.name == entry.killed_by or _still_wrong(failed, wrong)
+
+
+def _differs_from(output: np.ndarray, failed: Failed) -> bool:
+    return bool(differs(output, failed.problem.expected, 1e-12).any())
+
+
+def _still_wrong(failed: Failed, wrong: Subject) -> bool:
+    try:
+        return failed.prop.holds(wrong, failed.probe) is not None
+    except Exception:
+        return False
+
+
+def _gradients_agree(subject: Subject, wrong: Subject, probe: Probe, name: str, problem: Problem) -> bool:
+    try:
+        mine, theirs = (backward(s, probe, s.outcome(probe, gradients=True))[name] for s in (subject, wrong))
+    except DoesNotHold as failure:  # no gradient at all
+        return isinstance(problem.given, str) and failure.problem.given == problem.given
+    return not differs(mine, theirs, 1e-4 * (1 + np.abs(np.nan_to_num(mine)).max())).any()
+
+
+def _agreement(subject: Subject, entry: Entry, probes: list[Probe]) -> float:
+    """Give the share of probes on which function and entry do the same; 1 only if it is all of them.
+
+    Probes on which the entry is right count less: a second bug of the function may show there.
+    """
+    wrong = _as_subject(entry, subject)
+    telling = agreeing = others = others_agreeing = 0
+    for probe in probes:
+        subject.framework.seed(0)
+        mine = subject.run(probe, watch=True)
+        if mine.error is not None and probe.corner:
+            continue
+        subject.framework.seed(0)
+        theirs = wrong.run(_for_entry(subject, probe), watch=True)
+        tolerance = _tolerance(subject, probe)
+        agree = _alike(mine, theirs, tolerance)
+        if _is_right(wrong, subject, probe, theirs, tolerance):
+            others, others_agreeing = others + 1, others_agreeing + agree
+        else:
+            telling, agreeing = telling + 1, agreeing + agree
+    if agreeing == telling and others_agreeing == others:
+        return 1.0
+    return (
+        0.999
+        * (agreeing / telling if telling else others_agreeing / max(others, 1))
+        * (0.9 + 0.1 * others_agreeing / max(others, 1))
+    )
+
+
+def _is_right(wrong: Subject, subject: Subject, probe: Probe, theirs: Outcome, tolerance: np.ndarray) -> bool:
+    answer = subject.expected(probe)
+    right_output = theirs.error is None and theirs.output.shape == answer.output.shape
+    if not right_output or theirs.dtype != probe.dtype or theirs.written:
+        return False
+    expected = np.where(answer.empty[..., None], theirs.output, answer.output)
+    if differs(theirs.output, expected, tolerance).any():
+        return False
+    if theirs.weights is None:
+        return True
+    right = theirs.weights.shape == answer.weights.shape
+    return right and not differs(theirs.weights, answer.weights, 1e-3).any()
+
+
+def _alike(mine: Outcome, theirs: Outcome, tolerance: np.ndarray) -> bool:
+    """Compare two outcomes: error or not, output, dtype, weights, and what was written to."""
+    if (mine.error is None) != (theirs.error is None):
+        return False
+    if mine.error is not None:
+        return True
+    if mine.output.shape != theirs.output.shape or mine.dtype != theirs.dtype or mine.written != theirs.written:
+        return False
+    if tolerance.shape[:-1] != mine.output.shape[:-1]:
+        tolerance = np.max(tolerance, initial=0)
+    if differs(mine.output, theirs.output, 2 * tolerance + 1e-9).any():
+        return False
+    both = mine.weights is not None and theirs.weights is not None
+    if both and mine.weights.shape == theirs.weights.shape:
+        return not differs(mine.weights, theirs.weights, 1e-3 + 2 * np.max(tolerance, initial=0)).any()
+    return not both
+
+
+def _tolerance(subject: Subject, probe: Probe) -> np.ndarray:
+    tolerance = subject.expected(probe).tolerance
+    return np.where(np.isfinite(tolerance), tolerance, 1e-3)
+
+
+def _as_subject(entry: Entry, subject: Subject) -> Subject:
+    """Wrap an entry such that it takes the same probes: in the contract's own form."""
+    wrong = _wrapped(entry.name, subject.framework.name)
+    wrong.form, wrong.conventions = subject.form, subject.conventions
+    return wrong.under(mask_true="attend", layout="BHLE")
+
+
+@cache
+def _wrapped(name: str, framework: str) -> Subject:
+    function = catalogue[name].function()
+    if catalogue[name].module:
+        function.eval()
+    return Subject(function, framework)
+
+
+def _for_entry(subject: Subject, probe: Probe) -> Probe:
+    """Write out the offset that bottom-right alignment stands for: the entries align top-left by themselves."""
+    alignment = subject.conventions.alignment or subject.form.alignment
+    return oracle.aligned(probe, alignment) if alignment == "bottom-right" else probe
+
+
+def _fingerprint(subject: Subject) -> list[Probe]:
+    """Take a few probes of every property that can be tested on the function."""
+    probes: list[Probe] = []
+    for prop in PROPERTIES:
+        if prop.untestable(subject) or prop.name in (
+            "gradients",
+            "gradients of empty rows",
+            "masked NaN",
+            "repeatable",
+        ):
+            continue
+        found = [p for p in prop.probes(subject) if p.dtype != "bfloat16" and p.query.size + p.key.size < 4000]
+        step = max(1, len(found) // 8)
+        probes += [subject.fit(p) for p in found[::step]]
+    return (
+        probes
+        if subject.conventions.empty_rows == "zero"
+        else [p for p in probes if not subject.expected(p).empty.any()]
+    )
