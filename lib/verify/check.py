@@ -15,6 +15,11 @@ from lib.verify.report import Failure, Report
 from lib.verify.shrink import shrink
 from lib.verify.subject import Subject, UsageError
 
+#: The stage after the last property, in which failures are shrunk and bugs named.
+EXPLAIN = "explain"
+
+Progress = Callable[[str, Failure | str | None], None]
+
 
 def check_attention(
     fn: Callable,
@@ -25,7 +30,7 @@ def check_attention(
     properties: Iterable[str] | None = None,
     device: str = "cpu",
     timeout: float | None = None,
-    progress: Callable[[str, Failure | None], None] | None = None,
+    progress: Progress | None = None,
     imported: str | None = None,
 ) -> Report:
     """Find out whether an attention function can be trusted, and if not, which known bug it has.
@@ -52,7 +57,8 @@ def check_attention(
         Seconds after which a property is given up, as a failure. Needs the main thread of a Unix process, and works
         for Python code; the command line cuts off everything.
     progress : callable
-        Is told the name of each property when it starts, and each failure when it is found.
+        ``progress(property, None)`` when a property is asked, then what came of it: ``"holds"``, ``"not tested: …"``
+        or a Failure, still without its example and suspect. Last, ``progress("explain", None)``.
     imported : str
         ``module:function``, for the import line of examples, where it cannot be told from ``fn``.
 
@@ -79,7 +85,7 @@ def check_attention(
     (False, ['axis'], 'unscaled')
     """
     subject = Subject(fn, framework, names, conventions, device)
-    tell = progress or (lambda name, failure: None)
+    tell = progress or (lambda name, outcome: None)
     with _evaluation_mode(subject):
         return _check(subject, _chosen(properties), timeout, tell, imported)
 
@@ -88,7 +94,7 @@ def _check(
     subject: Subject,
     properties: list[Property],
     timeout: float | None,
-    tell: Callable[[str, Failure | None], None],
+    tell: Progress,
     imported: str | None,
 ) -> Report:
     tell(RUNS, None)
@@ -96,11 +102,13 @@ def _check(
         with time_limit(timeout):
             problem = find_out(subject)
     except TimeUp:
-        return _report(subject, [_hangs(RUNS, RUNS_STATEMENT, timeout)], [], {}, tell)
+        return _report(subject, [_hangs(RUNS, RUNS_STATEMENT, timeout)], [], {})
     if problem is not None:
+        tell(RUNS, Failure(RUNS, problem.detail, statement=RUNS_STATEMENT))
+        tell(EXPLAIN, None)
         failed = Failed(None, problem.call, problem)
         failures = _explain(subject, [failed], imported)
-        return _report(subject, failures, [], {}, tell)
+        return _report(subject, failures, [], {})
 
     holds, not_tested, failed, hanging = [], {}, [], []
     for prop in properties:
@@ -112,18 +120,22 @@ def _check(
                     found = prop.judge(subject)
             except TimeUp:
                 hanging.append(_hangs(prop.name, prop.statement, timeout))
+                tell(prop.name, hanging[-1])
                 continue
             if isinstance(found, tuple):
                 failed.append(Failed(prop, *found))
+                tell(prop.name, Failure(prop.name, failed[-1].problem.detail, statement=prop.statement))
                 continue
             if found is None:
                 holds.append(prop.name)
+                tell(prop.name, "holds")
                 continue
             reason = found
         not_tested[prop.name] = reason
-    tell("explain", None)
+        tell(prop.name, f"not tested: {reason}")
+    tell(EXPLAIN, None)
     failures = [*_explain(subject, failed, imported), *hanging]
-    return _report(subject, failures, holds, not_tested, tell)
+    return _report(subject, failures, holds, not_tested)
 
 
 def _explain(subject: Subject, failed: list[Failed], imported: str | None) -> list[Failure]:
@@ -139,11 +151,7 @@ def _explain(subject: Subject, failed: list[Failed], imported: str | None) -> li
     return failures
 
 
-def _report(
-    subject: Subject, failures: list[Failure], holds: list[str], not_tested: dict[str, str], tell: Callable
-) -> Report:
-    for failure in failures:
-        tell(failure.property, failure)
+def _report(subject: Subject, failures: list[Failure], holds: list[str], not_tested: dict[str, str]) -> Report:
     warned = [f"it warns: {kind}: {text}" for kind, text in subject.warned.items()]
     if subject.leaks:
         through = "none of the libraries tried stops all of them; conventions={'masked_nan': 'blocked'} judges it"
