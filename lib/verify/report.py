@@ -94,6 +94,22 @@ class Failure:
             "hint": self.hint,
         }
 
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> "Failure":
+        """Make a failure of what :meth:`to_dict` gave; arrays stay lists."""
+        example, suspect = plain["example"], plain["suspect"] or {}
+        return cls(
+            plain["property"],
+            plain["message"],
+            Example(**example) if example else None,
+            suspect.get("name"),
+            plain["statement"],
+            plain["hint"],
+            suspect.get("exact", False),
+            suspect.get("wrong"),
+            suspect.get("report"),
+        )
+
 
 @dataclass(frozen=True)
 class Report:
@@ -216,6 +232,20 @@ class Report:
     def to_json(self, indent: int | None = 2) -> str:
         """Write the report for machines."""
         return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> "Report":
+        """Make a report of what :meth:`to_dict` or a JSON file gave.
+
+        Examples
+        --------
+        >>> report = Report("attention", "numpy", [Failure("axis", "wrong axis", suspect="softmax_over_queries")])
+        >>> Report.from_dict(json.loads(report.to_json())) == report
+        True
+        """
+        kept = {name: plain[name] for name in ("holds", "not_tested", "refused", "notes", "conventions")}
+        failures = [Failure.from_dict(failure) for failure in plain["failures"]]
+        return cls(plain["function"], plain["framework"], failures, **kept)
 
 
 class Plain:
