@@ -13,6 +13,7 @@
 On the command line: ``python -m lib.verify module:function``.
 """
 
+from lib.verify.causal import check_causal
 from lib.verify.check import Case, cases, check_attention
 from lib.verify.conventions import CHOICES, MEANING
 from lib.verify.properties import PROPERTIES
@@ -33,4 +34,5 @@ __all__ = [
     "cases",
     "catalogue",
     "check_attention",
+    "check_causal",
 ]
