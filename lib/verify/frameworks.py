@@ -79,8 +79,9 @@ class Torch:
 
     def snapshot(self, x: Any) -> bytes:
         """Take the bytes of a tensor, to see later whether it was written to."""
-        x = x.detach().cpu().contiguous().flatten()
-        return (x.view(self.module.uint8) if x.numel() else x.bool()).numpy().tobytes()
+        plain = self.module.empty(x.numel(), dtype=x.dtype)  # a view of one entry may claim stride 0 and be contiguous
+        plain.copy_(x.detach().flatten())
+        return plain.view(self.module.uint8).numpy().tobytes()
 
     def seed(self, seed: int) -> None:
         """Seed torch's and NumPy's generators."""
