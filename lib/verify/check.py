@@ -12,13 +12,16 @@ from lib.verify.form import find_out
 from lib.verify.guess import guess
 from lib.verify.properties import PROPERTIES, RUNS, RUNS_STATEMENT, Property
 from lib.verify.report import Failure, Report
-from lib.verify.shrink import shrink
+from lib.verify.shrink import SECONDS, shrink
 from lib.verify.subject import Subject, UsageError
 
 #: The stage after the last property, in which failures are shrunk and bugs named.
 EXPLAIN = "explain"
 
 Progress = Callable[[str, Failure | str | None], None]
+
+#: How much computing all failures together may take to be made small.
+ALL_SECONDS = 6.0
 
 
 def check_attention(
@@ -140,7 +143,10 @@ def _check(
 
 def _explain(subject: Subject, failed: list[Failed], imported: str | None) -> list[Failure]:
     """Shrink what failed, name the bug, and write examples."""
-    smaller = [f if f.prop is None else Failed(f.prop, *shrink(subject, f.prop, f.probe, f.problem)) for f in failed]
+    seconds = min(SECONDS, ALL_SECONDS / max(len(failed), 1))
+    smaller = [
+        f if f.prop is None else Failed(f.prop, *shrink(subject, f.prop, f.probe, f.problem, seconds)) for f in failed
+    ]
     suspects = diagnose(subject, smaller)
     hints = guess(subject, failed)
     failures = []

@@ -89,7 +89,7 @@ def _gives_the_same(subject: Subject, entry: Entry, failed: Failed) -> bool:
     probe, show = failed.problem.call, failed.problem.show
     if entry.killed_by == RUNS:
         return False
-    if show == "second call":
+    if show.startswith("second call"):
         return entry.killed_by == failed.prop.name and failed.prop.holds(wrong, failed.probe) is not None
     if show.endswith(".grad"):
         return _gradients_agree(subject, wrong, probe, show.removesuffix(".grad"), failed.problem)

@@ -142,8 +142,15 @@ def _calls(subject: Subject, probe: Probe, problem: Problem, call: str) -> tuple
         return [f"output, weights = {call}"], "weights"
     if show == "dtype":
         return [f"output = {call}"], "output.dtype"
-    if show == "second call":
+    if show.startswith("second call"):
         other = call.replace("query", "-query", 1).replace("value", "value + 1", 1)
+        unmasked, other_unmasked = (
+            text.replace(f", {subject.names.get('mask', 'mask')}=mask", "") for text in (call, other)
+        )
+        if show == "second call":
+            other = other_unmasked
+        else:
+            call = unmasked
         return [f"first = {call}", f"{other}  # another call in between", f"second = {call}"], "second"
     if show.endswith(".grad"):
         shape = subject.swap_heads(loss_weights(probe.output_shape))
@@ -167,6 +174,7 @@ def _in_function_order(subject: Subject, problem: Problem) -> tuple[Any, Any]:
             "key.grad",
             "value.grad",
             "second call",
+            "second call without mask",
         )
         turned.append(subject.swap_heads(x) if swap else x)
     return turned[0], turned[1]

@@ -11,10 +11,12 @@ from lib.verify.properties import Property
 from lib.verify.subject import Problem, Refusal, Subject
 
 TRIES = 250  # how many simpler probes are asked for one failure
-SECONDS = 4.0  # and for how long at most
+SECONDS = 3.0  # of computing for one failure at most: how busy the machine is must not change what is found
 
 
-def shrink(subject: Subject, prop: Property, probe: Probe, problem: Problem) -> tuple[Probe, Problem]:
+def shrink(
+    subject: Subject, prop: Property, probe: Probe, problem: Problem, seconds: float = SECONDS
+) -> tuple[Probe, Problem]:
     """Give the simplest probe found on which the property still fails in the same way.
 
     Parameters
@@ -23,12 +25,14 @@ def shrink(subject: Subject, prop: Property, probe: Probe, problem: Problem) -> 
     prop : Property
     probe, problem
         Where it fails, and how.
+    seconds : float
+        Of computing, after which the simplest so far is given.
 
     Returns
     -------
     probe, problem
     """
-    tries, deadline = TRIES, time.monotonic() + SECONDS
+    tries, deadline = TRIES, time.process_time() + seconds
     progress = True
     while progress:
         progress = False
@@ -36,7 +40,7 @@ def shrink(subject: Subject, prop: Property, probe: Probe, problem: Problem) -> 
             simpler = subject.fit(simpler)
             if complexity(simpler) >= complexity(probe) or not set(prop.needs) <= set(simpler.options):
                 continue
-            if tries == 0 or time.monotonic() > deadline:
+            if tries == 0 or time.process_time() > deadline:
                 return probe, problem
             tries -= 1
             found = _still_fails(subject, prop, simpler, problem)

@@ -66,13 +66,24 @@ def probes_repeatable(subject: Subject) -> Iterator[Probe]:
 
 def check_repeatable(subject: Subject, probe: Probe) -> None:
     """Call again, with another call of the same shapes in between; in evaluation mode, where there are modes."""
-    first = subject.output(probe)
-    subject.output(probe.change(query=-probe.query, value=probe.value + 1))
+    between = probe.change(query=-probe.query, value=probe.value + 1)
+    if "mask" in probe.options:  # and what one call masks, the next one may see
+        _ask_twice(subject, probe, probe.change(mask=None), between, WITHOUT_MASK)
+        between = between.change(mask=None)
+    _ask_twice(subject, probe, probe, between, "second call")
+
+
+WITHOUT_MASK = "second call without mask"
+
+
+def _ask_twice(subject: Subject, probe: Probe, asked: Probe, between: Probe, show: str) -> None:
+    first = subject.output(asked)
+    subject.output(between)
     for _ in range(3):
-        again = subject.output(probe)
+        again = subject.output(asked)
         if differs(again, first, 0.0).any():
             detail = "the same call gives another answer the second time"
-            raise DoesNotHold(Problem(probe, first, again, detail, "second call"))
+            raise DoesNotHold(Problem(probe, first, again, detail, show))
 
 
 REPEATABLE = Property(
