@@ -195,7 +195,8 @@ def test_N3_nan_at_a_hidden_position_changes_no_gradient(how, key_is, value_is):
 def test_N4_an_empty_row_leaves_gradients_finite(how):
     """The loss looks at row 1 only: gradients as if row 0 did not exist, and 0 for the query of row 0.
 
-    pytorch/pytorch#41508, robertknight/rten#1321, tracel-ai/cubecl#1070, Xilinx/brevitas#1591.
+    pytorch/pytorch#41508, pytorch/pytorch#189045, pytorch/pytorch#196170, robertknight/rten#1321,
+    tracel-ai/cubecl#1070, Xilinx/brevitas#1591.
     """
     query, key, value = draw((), L=2, S=2)
     cotangent = np.array([[0.0, 0.0], [0.7, -1.3]])
