@@ -64,7 +64,6 @@ def run(request: dict[str, Any], events: Events) -> None:
         progress=events.progress,
         imported=target.imported,
     ).to_dict()
-    sys.stdout.flush()
     report["notes"] = notes + report["notes"]
     events.tell("report", report)
 
@@ -77,7 +76,8 @@ def _prints_to_stderr() -> int:
 
 
 def _prints_to(kept: int) -> None:
-    sys.stdout.flush()
+    with contextlib.suppress(ValueError, AttributeError):  # closed, or replaced
+        sys.stdout.flush()
     os.dup2(kept, 1)
     os.close(kept)
 
@@ -91,7 +91,7 @@ def _end_with(parent: int) -> None:
 
 def main() -> None:
     """Run one request; what ends it is an event too."""
-    faulthandler.enable()  # a crash shows its line on standard error
+    faulthandler.enable(all_threads=False)  # a crash shows its line on standard error
     events = Events(sys.argv[2])
     if hasattr(os, "fork"):
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()

@@ -5,6 +5,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 import typing
@@ -14,6 +15,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from lib.verify.subject import UsageError
+
+#: torch's tensor in an annotation, alone or inside: Tensor, torch.Tensor, Float[Tensor, "L E"].
+TENSOR = re.compile(r"(?<![.\w])(torch\.)?Tensor\b")
 
 
 class Target(NamedTuple):
@@ -204,8 +208,8 @@ def guess_framework(fn: Callable, module: ModuleType) -> tuple[str, str | None]:
         return "torch", "it is a torch module"
     if (getattr(fn, "__module__", None) or module.__name__).split(".")[0] == "torch":
         return "torch", "it is torch's"
-    annotated = set(list(_annotations(fn).values())[:3])
-    if annotated and annotated <= {"Tensor", "torch.Tensor"}:
+    annotated = list(_annotations(fn).values())[:3]
+    if annotated and "torch" in sys.modules and all(TENSOR.search(text) for text in annotated):
         return "torch", "its arguments are annotated as tensors"
     if annotated:
         return "numpy", None
