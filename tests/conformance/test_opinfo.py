@@ -36,7 +36,7 @@ SDPA_SCORES, MHA_SCORES = 1e3, 1e5
 def samples(tmp_path_factory):
     path = tmp_path_factory.mktemp("opinfo") / "samples.pt"
     command = [sys.executable, "-m", "tests.conformance.opinfo_samples", path]
-    subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONWARNINGS": "ignore"}, check=True)
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}, check=True)
     return torch.load(path)
 
 
