@@ -468,10 +468,11 @@ class _Check:
         """Write a leak down as code."""
         make = "torch.tensor" if self.model.is_torch else "np.array"
         seed = "torch.manual_seed(0); " if scene.mode == "training" else ""
+        detach = ".detach()" if self.model.is_torch else ""
         lines = ["import torch" if self.model.is_torch else "import numpy as np", ""]
         lines += {"evaluation": ["model.eval()"], "training": ["model.train()"]}.get(scene.mode, [])
         for name, x in (("before", before), ("after", after)):
-            lines += [f"{name} = {make}({x.tolist()})", f"{seed}{name} = model({name})"]
+            lines += [f"{name} = {make}({x.tolist()})", f"{seed}{name} = model({name}){self.model.access}{detach}"]
         shown = f"abs(after[:, {t}] - before[:, {t}]).max()"
         lines += [f"print({shown})  # wanted: 0, given: {by:.2g}"]
         sizes = {"B": len(before), "L": before.shape[1]}
@@ -482,7 +483,7 @@ class _Check:
 
     def hold(self, title: str, noise: float) -> None:
         self.holds.append(title)
-        self.exact[title], self.noise[title] = noise == 0, noise
+        self.exact[title], self.noise[title] = bool(noise == 0), float(noise)
 
     def fail(self, scene: Scene, question: str, text: str, suspect: str | None = None, pairs: Any = (),
              example: Example | None = None, drawing: Any = ()) -> None:  # fmt: skip
@@ -634,8 +635,9 @@ def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _size(logits: np.ndarray) -> float:
     """Give the size of ordinary logits: −inf or −1e9 for words never wanted must not hide a leak."""
-    usual = np.abs(logits[np.isfinite(logits) & (logits != 0)])
-    return 2 * float(np.median(usual)) if usual.size else 1.0
+    columns = np.where(np.isfinite(logits), np.abs(logits), 0.0).max((0, 1))  # (V,)
+    columns = columns[columns > 0]
+    return float(np.median(columns)) if columns.size else 1.0
 
 
 def _strongest(before: np.ndarray, by: np.ndarray, row: int) -> np.ndarray:

@@ -51,6 +51,7 @@ class Model:
         self.features = self.tokens.ndim == 3  # the model takes vectors, not tokens
         self.like = tokens
         self.start = self._find_cache(cache)
+        self.access = ""  # how code gets from what the model gives back to the logits
         self.dtype = "float32"  # of the logits, known after the first call
 
     @property
@@ -205,6 +206,7 @@ class Model:
     def _read(self, given: Any, shape: tuple[int, ...]) -> np.ndarray:
         """Turn what the model gave back into (B, L, V) of float64."""
         logits, (B, L) = logits_of(given), shape[:2]
+        self.access = _access(given)
         self.dtype = str(logits.dtype).removeprefix("torch.")
         if self.torch is not None and isinstance(logits, self.torch.Tensor):
             logits = logits.detach().double().cpu().numpy()
@@ -294,6 +296,13 @@ def logits_of(given: Any) -> Any:
     if "float" not in str(given.dtype):
         raise UsageError(f"the model's logits must be floating, got {str(given.dtype).removeprefix('torch.')}")
     return given
+
+
+def _access(given: Any) -> str:
+    """Write down how :func:`logits_of` finds them."""
+    if isinstance(given, dict) and "logits" in given:
+        return '["logits"]'
+    return ".logits" if hasattr(given, "logits") else "[0]" if isinstance(given, tuple | list) else ""
 
 
 def _module_behind(model: Any, module: Any) -> Any:
