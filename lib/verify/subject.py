@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import difflib
 import functools
 import inspect
 import re
@@ -341,7 +342,9 @@ def read_signature(fn: Callable, names: dict[str, str | None]) -> tuple[dict[str
         elif (parameters is None and option in names) or (parameters is not None and theirs in parameters):
             found[option] = theirs
         elif option in names and not open_ended:
-            raise UsageError(f"names says that {option} is called {theirs!r}, but {_shown(fn, parameters)}")
+            close = difflib.get_close_matches(theirs, parameters or (), n=1)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            raise UsageError(f"names says that {option} is called {theirs!r}, but {_shown(fn, parameters)}{meant}")
         elif option in names:
             found[option] = theirs
         else:
