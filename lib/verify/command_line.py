@@ -64,7 +64,7 @@ examples:
 
 exit status:
   0  every property that was tested holds
-  1  a property fails: a wrong output, an error, a hang, a crash, an argument written to, a print
+  1  a property fails: a wrong output, an error, a hang, a crash, an argument written to
   2  wrong usage: there is nothing that could be checked
   3  the check itself failed, which is a bug of this tool
 

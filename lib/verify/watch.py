@@ -24,7 +24,7 @@ from lib.verify.subject import UsageError
 
 #: A finding that only a process of its own can make, beside the properties.
 SILENT = "silent"
-SILENT_STATEMENT = "A call prints nothing to standard output."
+SILENT_STATEMENT = "A call prints nothing to standard output. Only judged when asked for by name."
 
 STATEMENTS = {p.name: p.statement for p in PROPERTIES} | {RUNS: RUNS_STATEMENT, SILENT: SILENT_STATEMENT}
 DEATHS = 3  # children that may hang or die before the rest is given up
@@ -105,7 +105,7 @@ def check(
     """
     names = [p.name for p in PROPERTIES]
     wanted = [n for n in names if request["properties"] is None or n in request["properties"]]
-    silent = request["properties"] is None or SILENT in request["properties"]
+    silent = SILENT in (request["properties"] or ())  # unasked, a print is a note: it makes no attention wrong
     prints, children, left = Prints(), [], wanted
     for _ in range(DEATHS):
         child = _run({**request, "properties": left}, timeout, prints, tell)
