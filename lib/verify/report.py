@@ -226,7 +226,7 @@ class Report:
             "not_tested": dict(self.not_tested),
             "refused": dict(self.refused),
             "notes": list(self.notes),
-            "conventions": dict(self.conventions),
+            "conventions": {k: list(v) if isinstance(v, tuple) else v for k, v in self.conventions.items()},
         }
 
     def to_json(self, indent: int | None = 2) -> str:
