@@ -150,7 +150,8 @@ def check_causal(
     cache : callable
         ``cache(batch)`` starts a sequence and gives back ``feed(tokens)``: called with the next (B, n) tokens, it
         gives their logits (B, n, V). The interfaces of :class:`lib.fast.LanguageModel` (``new_cache`` and ``caches=``)
-        and of Hugging Face's models (``past_key_values=`` and ``use_cache=``) are found. False: do not test it.
+        and of Hugging Face's models (``past_key_values=`` or ``cache=``, with ``use_cache=``) are found. False: do not
+        test it.
     vocabulary : int ≥ 2
         Tokens are put in from 0 to vocabulary − 1. One more than the largest in ``tokens`` unless given.
     pad : int

@@ -5,6 +5,7 @@ seeds and the same buffers, so that two passes differ by their tokens only.
 """
 
 import contextlib
+import functools
 import inspect
 import random
 import sys
@@ -17,6 +18,7 @@ from lib.verify.subject import UsageError, describe_error, name_of
 
 SEED = 20170612
 WHOLE = "whole pass"
+PAST = ("cache", "past_key_values")  # what Hugging Face's models call it: newer versions, and older ones
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
@@ -259,22 +261,21 @@ class Model:
         takes = _parameters(self.fn)
         if "caches" in takes and callable(getattr(self.fn, "new_cache", None)):
             return self._start_ours
-        if {"past_key_values", "use_cache"} <= takes:
-            return self._start_past
-        return None
+        name = next((name for name in PAST if name in takes), None)
+        return functools.partial(self._start_past, name) if name and takes & {"use_cache", "kwargs"} else None
 
     def _start_ours(self, batch: int) -> Callable:
         caches = self.fn.new_cache(batch)
         return lambda tokens: self.fn(tokens, caches=caches)
 
-    def _start_past(self, batch: int) -> Callable:
+    def _start_past(self, name: str, batch: int) -> Callable:
         """Start a sequence as Hugging Face's models keep it."""
         past = None
 
         def feed(tokens: Any) -> Any:
             nonlocal past
-            given = self.fn(tokens, past_key_values=past, use_cache=True)
-            past = given.past_key_values
+            given = self.fn(tokens, use_cache=True, **{name: past})
+            past = getattr(given, name)
             return given
 
         return feed

@@ -1,5 +1,7 @@
 """check_causal is itself tested: models that leak in known ways, and models that do not."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -284,6 +286,27 @@ def test_an_adapter_for_a_model_of_another_kind(tokens):
     assert "passes with a cache" in verify.check_causal(model, tokens).not_tested
     report = verify.check_causal(model, tokens, cache=start)
     assert report.ok and "agreement, single steps, training" in report.holds
+
+
+class NewNames(Model):
+    def forward(self, tokens, cache=None, use_cache=None):
+        cache = self.new_cache(len(tokens)) if cache is None and use_cache else cache
+        return SimpleNamespace(logits=super().forward(tokens, cache), cache=cache)
+
+
+class OldNames(Model):
+    def forward(self, tokens, past_key_values=None, **kwargs):
+        if past_key_values is None and kwargs.get("use_cache"):
+            past_key_values = self.new_cache(len(tokens))
+        return SimpleNamespace(logits=super().forward(tokens, past_key_values), past_key_values=past_key_values)
+
+
+@pytest.mark.parametrize("kind", [NewNames, OldNames])
+def test_the_interface_of_transformers_is_found(tokens, kind):
+    report = verify.check_causal(kind(), tokens)
+    assert report.ok and not report.refused and "agreement, single steps, evaluation" in report.holds
+    report = verify.check_causal(kind(chunked=lambda i, j, start: (j <= i) | (start > 0)), tokens)
+    assert report.suspect == "chunk_unmasked"
 
 
 def test_a_cache_that_refuses_chunks(tokens):
