@@ -40,6 +40,15 @@ def samples(tmp_path_factory):
     return torch.load(path)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Small tensors only: a second thread would wait, and burn a core doing so."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def seeded(function, *arguments, **options):
     torch.manual_seed(1)
     return function(*arguments, **options)
