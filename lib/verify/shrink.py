@@ -207,7 +207,8 @@ def _narrower(probe: Probe) -> Iterator[Probe]:
 
 def _fewer_settings(probe: Probe) -> Iterator[Probe]:
     for name in probe.options:
-        yield probe.change(**{name: None})
+        if name != "return_weights":  # what comes back would be another thing
+            yield probe.change(**{name: None})
     for name in probe.layouts:
         yield probe.change(layouts={k: v for k, v in probe.layouts.items() if k != name})
     for name in ("scale", "softcap"):

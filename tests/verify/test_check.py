@@ -140,7 +140,9 @@ def test_example_runs_and_shows_the_difference(name):
     expected, shown = " ".join(given).split("given")
     expected = expected.split("expected", 1)[1]
     assert "".join(expected.split()) != "".join(shown.split()), example.code
-    assert all(numbers_close(a, b) for a, b in zip(numbers(printed), numbers(shown), strict=True)), (printed, shown)
+    assert printed
+    if isinstance(example.given, np.ndarray):
+        assert all(numbers_close(a, b) for a, b in zip(numbers(printed), numbers(shown), strict=True)), (printed, shown)
     large = {"half precision": 64, "grouped heads": 6}.get(SMALL[name], 4 if SMALL[name] == "shape and dtype" else 3)
     sizes = [example.sizes[letter] for letter in ("L", "S", "E", "Ev")] + example.sizes["leading axes"]
     assert max(sizes) <= large, example.code

@@ -123,7 +123,8 @@ def check_layouts(subject: Subject, probe: Probe) -> None:
     """Compare with contiguous arrays of the same values."""
     changes = {}
     for name, x in probe.arrays.items():
-        changes[name] = layouts.seen_through(x, probe.layouts.get(name, ""))
+        turn = subject.swap_heads if name in ("query", "key", "value") else lambda x: x  # laid out in its own order
+        changes[name] = turn(layouts.seen_through(turn(x), probe.layouts.get(name, "")))
     shown = probe.change(**changes)
     plain = shown.change(layouts={})
     if "mask" in changes and not changes["mask"].any(-1).all():
