@@ -134,7 +134,7 @@ def sdpa(
     output = F.scaled_dot_product_attention(
         query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=call.scale
     )
-    return output.reshape(*call.batch, call.L, call.Ev)
+    return output.reshape(*call.batch, call.L, call.Ev).to(query.dtype)  # autocast's kernels return half precision
 
 
 def can_be_trusted(
@@ -178,14 +178,15 @@ def textbook(
     arrays = broadcast_heads(query, key, value, call)
     dtype = torch.promote_types(query.dtype, torch.float32)
     options = {"bias": bias, "call": call, "dropout_p": dropout_p}
-    output, weights, lse, in_range = attend(*(x.to(dtype) for x in arrays), allowed, **options)
-    if not in_range.all():
-        rows = in_range[..., None]
-        # What overflows is hidden from the first pass, so that its gradients are finite.
-        output, weights, lse, _ = attend(*(x.to(dtype) for x in arrays), allowed & rows, **options)
-        again = attend(*(x.double() for x in arrays), allowed & ~rows, **options, saturate=True)
-        output, weights = torch.where(rows, output, again[0]), torch.where(rows, weights, again[1])
-        lse = torch.where(in_range, lse, again[2].clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)).to(dtype)
+    with torch.autocast(query.device.type, enabled=False):  # it would put the products into half precision again
+        output, weights, lse, in_range = attend(*(x.to(dtype) for x in arrays), allowed, **options)
+        if not in_range.all():
+            rows = in_range[..., None]
+            # What overflows is hidden from the first pass, so that its gradients are finite.
+            output, weights, lse, _ = attend(*(x.to(dtype) for x in arrays), allowed & rows, **options)
+            again = attend(*(x.double() for x in arrays), allowed & ~rows, **options, saturate=True)
+            output, weights = torch.where(rows, output, again[0]), torch.where(rows, weights, again[1])
+            lse = torch.where(in_range, lse, again[2].clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)).to(dtype)
     return output.to(query.dtype), weights.to(query.dtype), lse
 
 

@@ -520,6 +520,23 @@ def test_without_gradients():
     assert not attention(*(x.detach() for x in inputs)).requires_grad
 
 
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", [{}, {"softcap": 3.0}, {"return_weights": True}, {"dropout_p": 0.5}])
+def test_autocast_changes_neither_dtypes_nor_the_plain_body(half, options):
+    inputs = tensors(torch.float32, grad=True)
+    with torch.autocast("cpu", half):
+        torch.manual_seed(0)
+        given = attention(*inputs, mask=MASK, backend="math", **options)
+        auto = attention(*inputs, mask=MASK, **options)
+    torch.manual_seed(0)
+    wanted = attention(*inputs, mask=MASK, backend="math", **options)
+    (given, auto, wanted) = (x[0] if isinstance(x, tuple) else x for x in (given, auto, wanted))
+    assert given.dtype == auto.dtype == torch.float32
+    assert torch.equal(given, wanted)
+    auto.sum().backward()
+    assert all(x.grad.dtype == torch.float32 and x.grad.isfinite().all() for x in inputs)
+
+
 def test_parameters_are_tensors():
     query, key, value = (torch.nn.Parameter(x) for x in tensors())
     attention(query, key, value).sum().backward()

@@ -270,6 +270,14 @@ def test_in_bfloat16_autocast():
     assert (output - layer(x, causal=True)).abs().max() < 0.05
 
 
+def test_weights_in_autocast():
+    layer, x = MultiHeadAttention(8, 2), torch.randn(2, 3, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        output, weights = layer(x, causal=True, need_weights=True)
+    assert output.dtype == weights.dtype == torch.bfloat16
+    assert (weights - layer(x, causal=True, need_weights=True)[1]).abs().max() < 0.02
+
+
 @pytest.mark.parametrize("B, L", [(0, 3), (2, 0), (1, 1)])
 def test_sizes_zero_and_one(B, L):
     layer = MultiHeadAttention(8, 2, rotary_pairing="half")
