@@ -14,7 +14,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WANTED_BY = ("requirements.txt", "constraints.txt", "pyproject.toml")
+WANTED_BY = ("requirements.txt", "requirements-data.txt", "constraints.txt", "pyproject.toml")
 OLDEST = (3, 11)
 
 
@@ -75,9 +75,10 @@ def install(folder):
         return
     print("Installing the pins of requirements.txt (the first time takes some minutes) ...", flush=True)
     command = [str(python_of(folder)), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-    done = subprocess.run([*command, "-r", "requirements.txt", "-e", "."], cwd=ROOT, check=False)
-    if done.returncode != 0:
-        sys.exit("The installation did not finish; pip's message above says why. Run the same command again to go on.")
+    for wanted_files in (["-r", "requirements.txt", "-e", "."], ["--no-deps", "-r", "requirements-data.txt"]):
+        done = subprocess.run([*command, *wanted_files], cwd=ROOT, check=False)
+        if done.returncode != 0:
+            sys.exit("The installation did not finish; pip's message above says why. Run the same command to go on.")
     stamp.write_text(wanted)
 
 

@@ -44,8 +44,9 @@ def closure(requirements):
 def main():
     """Write the file."""
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    left_open = {need.name for need in required() if "==" not in str(need.specifier)}  # triton: torch's own choice
     pins = sorted(closure(required()).items(), key=lambda pin: pin[0].lower())
-    lines = "".join(f"{name}=={version}\n" for name, version in pins)
+    lines = "".join(f"{name}=={version}\n" for name, version in pins if name not in left_open)
     (ROOT / "constraints.txt").write_text(HEADER + lines, encoding="utf8")
 
 
