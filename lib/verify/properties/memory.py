@@ -19,6 +19,8 @@ def probes_untouched(subject: Subject) -> Iterator[Probe]:
         yield draw(501, 2, 3, 4, 2, lead=lead)
     if subject.has("mask"):
         yield draw(502, 2, 3, 4, 2, mask=some_mask(0, 2, 3))
+        empty = draw(509, 2, 3, 4, 2, mask=np.array([[True, False, True], [False, False, False]]))
+        yield empty.change(corner="a query that may attend to nothing")
         if subject.has("causal"):
             probe = draw(503, 3, 3, 4, 2, mask=some_mask(0, 3, 3), causal=True)
             yield probe.change(corner="causal, mask together")
