@@ -193,9 +193,13 @@ class Report:
 
     def _headline(self, style: "Plain") -> str:
         asked = len(self.failures) + len(self.holds)
+        if asked == 0:
+            return f"No property of {self.function} could be tested."
         if self.ok:
-            return style.good(f"{self.function} holds all {asked} properties that were tested.")
-        return style.bad(f"{self.function} fails {len(self.failures)} of {asked} properties.")
+            tested = "the one property that was tested" if asked == 1 else f"all {asked} properties that were tested"
+            return style.good(f"{self.function} holds {tested}.")
+        tested = "the one property that was tested" if asked == 1 else f"{len(self.failures)} of {asked} properties"
+        return style.bad(f"{self.function} fails {tested}.")
 
     def _chosen(self) -> tuple[list[tuple[Failure, list[Failure]]], list[Failure]]:
         """Choose what to show in full: one failure for each suspect, and the first few without one."""

@@ -65,6 +65,21 @@ def test_report_of_a_wrong_function():
     assert "\033[" not in text and "\033[" in report.text(color=True)
 
 
+@pytest.mark.parametrize(
+    ("function", "properties", "headline"),
+    [
+        (textbook, ["axis"], "textbook holds the one property that was tested."),
+        (textbook, ["axis", "mask"], "textbook holds all 2 properties that were tested."),
+        (textbook, ["axis", "window"], "textbook holds the one property that was tested."),
+        (textbook, ["window"], "No property of textbook could be tested."),
+        (true_blocks, ["mask"], "true_blocks fails the one property that was tested."),
+        (true_blocks, ["mask", "axis"], "true_blocks fails 1 of 2 properties."),
+    ],
+)
+def test_headline_reads_well(function, properties, headline):
+    assert check_attention(function, properties=properties).text().split("\n")[0] == headline
+
+
 def test_json_is_the_report():
     report = check_attention(catalogue["no_maximum_subtracted"].function(), properties=["extreme scores", "mask"])
     read = json.loads(report.to_json())
@@ -100,8 +115,8 @@ def run_example(failure, function):
     """Paste the example: run its code with the function at hand, and give what it prints."""
     code = "\n".join(line for line in failure.example.code.splitlines() if not line.startswith("from "))
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), np.errstate(all="ignore"):
-        np.set_printoptions(precision=4)
+    printing = np.printoptions(precision=4)  # the code sets its own; this puts back what was there before
+    with contextlib.redirect_stdout(printed), np.errstate(all="ignore"), printing:
         exec(code, {function.__name__: function})
     return printed.getvalue().strip()
 

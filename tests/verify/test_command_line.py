@@ -313,7 +313,7 @@ class TestRuns:
     def test_and_a_note_where_it_is_not(self, folder):
         ran = start(folder, "user_module:prints", "--property", "axis", PYTHONIOENCODING="ascii")
         assert ran.returncode == 0
-        assert ran.stdout.startswith("prints holds all 1 propert")
+        assert ran.stdout.startswith("prints holds the one property that was tested.")
         assert "\033" not in ran.stdout + ran.stderr  # no colours in a pipe
         assert "the function prints: 'scores: (2, 4)'" in ran.stdout
 
