@@ -73,6 +73,7 @@ def test_the_check_sees_imports_wherever_they_stand():
         ("lib.sentences", ["torch", "matplotlib"]),
         ("lib.fast", ["lib.verify", "matplotlib", "lib.figures"]),
         ("lib.figures", ["torch"]),
+        ("lib.pretrained", ["torch", "matplotlib", "safetensors", "tokenizers", "transformers"]),
     ],
 )
 def test_importing_one_room_leaves_the_others_closed(module, absent):
