@@ -145,11 +145,7 @@ def heatmaps(
     >>> [ax.get_title(loc="left") for ax in fig.axes]
     ['head 0', 'head 1']
     """
-    count = len(weights) if np.iterable(weights) else 0
-    if count == 0:
-        raise ValueError(f"weights: wanted at least one matrix, as (N, L, S), got {weights!r}")
-    if per_row not in (None, 1, 2, 3, 4):
-        raise ValueError(f"per_row: wanted 1, 2, 3 or 4, got {per_row!r}")
+    count = _count("weights", weights, per_row)
     titles = [f"head {n}" for n in range(count)] if titles is None else _labels("titles", titles, count, "panel")
     masks = [mask] * count
     if mask is not None and _boolean(mask).ndim == 3:
@@ -190,9 +186,45 @@ def mask_picture(mask, queries=None, keys=None, title=None, *, ax=None):
     >>> ax.get_ylabel(), ax.get_xlabel()
     ('queries', 'keys')
     """
-    allowed = _two_axes("mask", _boolean(mask))
-    panel = _Panel(np.zeros(allowed.shape), allowed, (0.0, 1.0), texts=None, is_mask=True)
-    return _draw_one(panel, queries, keys, title, ax)
+    return _draw_one(_mask_panel("mask", mask), queries, keys, title, ax)
+
+
+@_one_look
+def mask_pictures(masks, queries=None, keys=None, titles=None, title=None, *, per_row=None):
+    """Draw several masks of the same positions side by side: two kinds, or two masks and their combination.
+
+    Parameters
+    ----------
+    masks : boolean array (N, L, S), or sequence of N arrays (L, S)
+        One mask per panel, True = may attend.
+    titles : sequence of N str, optional
+        One short title per panel. Without them: "mask 0", "mask 1", ….
+    queries, keys, title, per_row
+        As for `heatmaps`.
+
+    Returns
+    -------
+    matplotlib Figure
+        Its ``axes`` are the panels, in order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for `mask_picture`, and for masks of different shapes, no mask, a wrong number of titles, or a `per_row`
+        outside 1 to 4.
+
+    Examples
+    --------
+    >>> fig = mask_pictures([[[True, True]], [[True, False]]], titles=["both sides", "causal"])
+    >>> [ax.get_title(loc="left") for ax in fig.axes]
+    ['both sides', 'causal']
+    """
+    count = _count("masks", masks, per_row)
+    titles = [f"mask {n}" for n in range(count)] if titles is None else _labels("titles", titles, count, "panel")
+    panels = [_mask_panel(f"masks[{n}]", masks[n]) for n in range(count)]
+    if len({panel.allowed.shape for panel in panels}) > 1:
+        raise ValueError(f"masks: wanted one shape, got {', '.join(str(panel.allowed.shape) for panel in panels)}")
+    return _draw_all(panels, queries, keys, titles, title, per_row)
 
 
 @dataclass
@@ -209,6 +241,22 @@ class _Panel:
     def empty(self):
         """The blocked cells that nothing leaked into; where something did, its colour shows beneath the hatching."""
         return ~self.allowed & ((self.weights == 0) | np.isneginf(self.weights))
+
+
+def _count(name, matrices, per_row):
+    """Count the matrices of a figure of panels, and check how many are to stand in a row."""
+    count = len(matrices) if np.iterable(matrices) else 0
+    if count == 0:
+        raise ValueError(f"{name}: wanted at least one matrix, as (N, L, S), got {matrices!r}")
+    if per_row not in (None, 1, 2, 3, 4):
+        raise ValueError(f"per_row: wanted 1, 2, 3 or 4, got {per_row!r}")
+    return count
+
+
+def _mask_panel(name, mask):
+    """Check a mask, to be drawn with dots and hatching alone."""
+    allowed = _two_axes(name, _boolean(mask, name))
+    return _Panel(np.zeros(allowed.shape), allowed, (0.0, 1.0), texts=None, is_mask=True)
 
 
 def _panel(weights, mask, limits, decimals, values):
@@ -571,6 +619,152 @@ def _shape(name, array):
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
+# ---- Heads ----------------------------------------------------------------------------------------------------------
+
+
+@_one_look
+def arrays(lines, rows=None, title=None, *, shade=None, decimals=0):
+    """Draw small arrays with their numbers, line by line, each cell shaded by where its number comes from.
+
+    Parameters
+    ----------
+    lines : sequence of dict of name to array (R, C)
+        One dict per line of the picture; its arrays stand side by side, each under its name.
+    rows : sequence of R labels, optional
+        Names of the rows, the same for all arrays. Without them the positions 0, 1, 2, … stand there.
+    title : str, optional
+        A sentence: what is to be seen.
+    shade : function of a number to 0, 1, 2 or 3, optional
+        Gives each number its shade: white, the accent colour, light grey, dark grey. White for all unless given.
+    decimals : int
+        How many decimals are printed.
+
+    Returns
+    -------
+    matplotlib Figure
+        Its ``axes`` are the arrays, in order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For no arrays, arrays that are not two-dimensional or differ in their rows, a shade that is not one of the
+        four, a wrong number of labels.
+
+    Examples
+    --------
+    >>> fig = arrays([{"x": [[10, 11]]}, {"head 0": [[10]], "head 1": [[11]]}], ["cat"], shade=lambda n: n % 10)
+    >>> [ax.get_title(loc="left") for ax in fig.axes]
+    ['x', 'head 0', 'head 1']
+    """
+    lines = [{str(name): _numbers(name, array) for name, array in line.items()} for line in lines]
+    if not lines or not all(lines):
+        raise ValueError("lines: wanted at least one array in each line, got none")
+    for name, array in (pair for line in lines for pair in line.items()):
+        if array.ndim != 2 or array.size == 0:
+            raise ValueError(f"{name}: wanted rows and columns, neither empty, got shape {array.shape}")
+    heights = {array.shape[0] for line in lines for array in line.values()}
+    if len(heights) > 1:
+        raise ValueError(f"lines: wanted arrays with equally many rows, got {', '.join(map(str, sorted(heights)))}")
+    rows = _labels("rows", rows, heights.pop(), "row")
+    texts = [_say(number, decimals) for line in lines for array in line.values() for number in array.ravel()]
+    cell, high, gap = max(0.45, max(map(_width, texts)) + 2 * _PAD), 0.36, 0.3
+    left, name_line = max(map(_width, rows)) + _PAD, _LINE + 0.08
+    steps = [
+        [max(cell * array.shape[1], _width(name, bold=True)) + gap for name, array in line.items()] for line in lines
+    ]
+    block = name_line + high * len(rows) + 2 * _PAD
+    fig, start = _figure(2 * _PAD + left + max(map(sum, steps)) - gap, block * len(lines), title)
+    for down, (line, step) in enumerate(zip(lines, steps, strict=True)):
+        for across, (name, array) in enumerate(line.items()):
+            place = _PAD + left + sum(step[:across]), start + down * block + name_line
+            ax = _axes(fig, *place, cell * array.shape[1], high * len(rows))
+            _draw_array(ax, array, shade, decimals)
+            ax.set_title(name, loc="left", pad=5, **_TITLE)
+            ax.set_yticks(range(len(rows)), rows if across == 0 else [""] * len(rows), parse_math=False)
+    return fig
+
+
+def _draw_array(ax, array, shade, decimals):
+    """Shade and print the numbers of one array."""
+    faces = ["white", ACCENT, PAPER, GREY]
+    shades = np.array([[0 if shade is None else shade(number) for number in row] for row in array])  # (R, C)
+    if not np.isin(shades, range(len(faces))).all():
+        raise ValueError(f"shade: wanted 0, 1, 2 or 3 for each number, got {shades.tolist()}")
+    colours = mpl.colors.ListedColormap(faces)
+    ax.imshow(shades, cmap=colours, vmin=-0.5, vmax=3.5, aspect="auto", interpolation="nearest")
+    for (i, j), number in np.ndenumerate(array):
+        ink = _ink(mpl.colors.to_rgba(faces[int(shades[i, j])]))
+        ax.text(j, i, _say(number, decimals), ha="center", va="center", color=ink)
+    for axis, count in ((ax.xaxis, array.shape[1]), (ax.yaxis, array.shape[0])):  # thin lines between the cells
+        axis.set_ticks(np.arange(count - 1) + 0.5, minor=True)
+    ax.grid(which="minor", color=GREY, linewidth=0.8)
+    ax.set_xticks([])
+    ax.tick_params(which="both", length=0, pad=4, labelsize=_SIZE)
+    ax.spines[:].set(color=GREY, linewidth=0.8)
+
+
+@_one_look
+def head_map(maps, title=None):
+    """Draw which key/value head serves each query head: query heads above, a line from each to the one it reads.
+
+    Parameters
+    ----------
+    maps : dict of name to sequence of H int
+        One picture below the other, each under its name. Entry h is the key/value head that query head h reads; the
+        largest says how many there are.
+    title : str, optional
+        A sentence: what is to be seen.
+
+    Returns
+    -------
+    matplotlib Figure
+        Its ``axes`` are the maps, in order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For no map, a map without heads, heads that are not integers ≥ 0.
+
+    Examples
+    --------
+    >>> fig = head_map({"grouped": [0, 0, 1, 1]})
+    >>> [text.get_text() for text in fig.axes[0].texts]
+    ['q0', 'q1', 'q2', 'q3', 'kv0', 'kv1']
+    """
+    if not isinstance(maps, dict) or not maps:
+        raise TypeError(f"maps: wanted a dict of names and key/value heads, got {maps!r}")
+    maps = {str(name): _heads_read(name, heads) for name, heads in maps.items()}
+    step, box_height, gap = 0.7, _LINE + _PAD, 0.5
+    wide = max(step * max(len(heads), heads.max() + 1) for heads in maps.values())
+    tall = 2 * box_height + gap
+    block = tall + _LINE + 3 * _PAD
+    across = max(wide, *(_width(name, bold=True) for name in maps))
+    fig, start = _figure(across + 2 * _PAD, block * len(maps), title)
+    for number, (name, heads) in enumerate(maps.items()):
+        ax = _axes(fig, _PAD, start + number * block + _LINE + _PAD, wide, tall)
+        ax.set(xlim=(0, wide), ylim=(tall, 0))  # inches, downwards
+        ax.set(xticks=[], yticks=[])
+        ax.axis("off")
+        ax.set_title(name, loc="left", pad=5, **_TITLE)
+        H, G = len(heads), heads.max() + 1
+        asks = [_Spot((h + 0.5) * wide / H, 0.0, 0.5) for h in range(H)]
+        serves = [_Spot((g + 0.5) * wide / G, box_height + gap, 0.5) for g in range(G)]
+        for h, g in enumerate(heads):
+            _arrow(ax, [(asks[h].x, box_height), (serves[g].x, box_height + gap)])
+        for letter, spots in (("q", asks), ("kv", serves)):
+            for n, spot in enumerate(spots):
+                _flow_box(ax, spot, box_height, f"{letter}{n}")
+    return fig
+
+
+def _heads_read(name, heads):
+    """Return the key/value head that each query head reads."""
+    array = _array(name, heads)
+    if array.dtype.kind not in "iu" or array.ndim != 1 or array.size == 0 or array.min() < 0:
+        raise ValueError(f"maps[{name!r}]: wanted one integer ≥ 0 per query head, got {heads!r}")
+    return array
+
+
 # ---- Bars and lines -------------------------------------------------------------------------------------------------
 
 
@@ -795,7 +989,8 @@ def _numbers(name, values):
 def _two_axes(name, array):
     """Return a matrix with at least one row and one column as it is."""
     if array.ndim != 2 or 0 in array.shape:
-        hint = f"; draw one head, {name}[0], or all with heatmaps" if array.ndim == 3 and name != "mask" else ""
+        several = array.ndim == 3 and not name.startswith("mask")
+        hint = f"; draw one head, {name}[0], or all with heatmaps" if several else ""
         raise ValueError(f"{name}: wanted two axes (queries, keys), neither empty, got shape {array.shape}{hint}")
     return array
 
@@ -805,11 +1000,11 @@ def _matrix(name, values):
     return _two_axes(name, _numbers(name, values))
 
 
-def _boolean(mask):
+def _boolean(mask, name="mask"):
     """Return a mask as a boolean array."""
-    array = _array("mask", mask)
+    array = _array(name, mask)
     if array.dtype != bool:
-        raise TypeError(f"mask: wanted booleans (True = may attend), got dtype {array.dtype}")
+        raise TypeError(f"{name}: wanted booleans (True = may attend), got dtype {array.dtype}")
     return array
 
 

@@ -28,6 +28,9 @@ STEPS = [
     ("weights V", {"output": (3, 4)}, ("weights", "V")),
 ]
 
+X = np.array([[10, 11, 12, 13], [20, 21, 22, 23], [30, 31, 32, 33]])  # tens: the row; ones: the column
+SPLIT = [{"x": X}, {"head 0": X[:, :2], "head 1": X[:, 2:]}]
+
 
 @pytest.fixture(autouse=True)
 def _close_figures():
@@ -72,11 +75,19 @@ def every_picture():
             softmax_of_noise(2, 1, 1), titles=["softmax over the keys", "softmax over the queries"]
         ),
         "mask": lambda: figures.mask_picture(CAUSAL, TOKENS, TOKENS, "A query sees itself and what came before"),
+        "two masks": lambda: figures.mask_pictures([CAUSAL, ~CAUSAL], TOKENS, TOKENS, ["past", "future"], "Two masks"),
+        "four masks": lambda: figures.mask_pictures(np.ones((4, 2, 5), bool), title="Two queries stand at four places"),
         "mask 40x40": lambda: figures.mask_picture(np.tril(np.ones((40, 40), bool)), title="Causal"),
         "all blocked": lambda: figures.mask_picture(np.zeros((2, 2), bool)),
         "flow": lambda: figures.flow_of_shapes(STEPS, "From X to the output"),
         "flow with large shapes": lambda: figures.flow_of_shapes(
             [("", {"X": (2, 8, 128, 64)}), ("project", dict.fromkeys("QKV", (2, 8, 128, 64)))]
+        ),
+        "arrays": lambda: figures.arrays(SPLIT, TOKENS, "Each head keeps its columns", shade=lambda n: n % 10 // 2),
+        "arrays with long names": lambda: figures.arrays([{"a name that is long": [[1.5]], "and another": [[-2.25]]}]),
+        "head map": lambda: figures.head_map(
+            {"multi-head": range(4), "grouped": [0, 0, 1, 1], "one key/value head for all of them": [0] * 4},
+            "Neighbours share",
         ),
         "bars": lambda: figures.bars([0.5, 0.5, 0.0], TOKENS, "Half each", mask=[True, True, False], accent=0),
         "lines": lambda: figures.lines(
@@ -355,6 +366,23 @@ class TestMaskPicture:
         assert "dot: may attend" in [text.get_text() for text in ax.figure.texts]
 
 
+class TestMaskPictures:
+    def test_each_panel_shows_its_own_mask(self):
+        fig = figures.mask_pictures([CAUSAL, ~CAUSAL], TOKENS, TOKENS, ["past", "future"], "Two masks")
+        past, future = fig.axes
+        assert hatched(past) == {(i, j) for i in range(3) for j in range(3) if j > i}
+        assert hatched(future) == {(i, j) for i in range(3) for j in range(3) if j <= i}
+        assert [ax.get_title(loc="left") for ax in fig.axes] == ["past", "future"]
+        assert [label.get_text() for label in past.get_yticklabels()] == TOKENS
+        assert fig.get_suptitle() == "Two masks"
+        assert [text.get_text() for text in fig.texts][-1] == "dot: may attend · hatched: blocked"
+
+    def test_numbers_name_the_panels_and_per_row_places_them(self):
+        fig = figures.mask_pictures(np.ones((3, 2, 2), bool), per_row=3)
+        assert [ax.get_title(loc="left") for ax in fig.axes] == ["mask 0", "mask 1", "mask 2"]
+        assert len({round(ax.get_position().y0, 6) for ax in fig.axes}) == 1
+
+
 class TestFlowOfShapes:
     def boxes(self, ax):
         return {t.get_text().split()[0]: t.get_position() for t in ax.texts if "(" in t.get_text()}
@@ -427,6 +455,90 @@ class TestFlowOfShapes:
         with pytest.raises(error) as raised:
             figures.flow_of_shapes(steps)
         assert text in str(raised.value)
+
+
+class TestArrays:
+    def test_numbers_stand_where_they_are_in_the_array(self):
+        fig = figures.arrays(SPLIT, TOKENS)
+        for ax, array in zip(fig.axes, (X, X[:, :2], X[:, 2:]), strict=True):
+            shown = {text.get_position(): text.get_text() for text in ax.texts}
+            assert shown == {(j, i): str(n) for (i, j), n in np.ndenumerate(array)}
+            assert ax.yaxis_inverted()
+        assert [ax.get_title(loc="left") for ax in fig.axes] == ["x", "head 0", "head 1"]
+
+    def test_a_line_stands_below_the_one_before_and_only_its_first_array_names_the_rows(self):
+        whole, left, right = figures.arrays(SPLIT, TOKENS).axes
+        assert left.get_position().y0 == right.get_position().y0
+        assert left.get_position().y1 < whole.get_position().y0
+        assert left.get_position().x1 < right.get_position().x0
+        assert [label.get_text() for label in left.get_yticklabels()] == TOKENS
+        assert [label.get_text() for label in right.get_yticklabels()] == ["", "", ""]
+
+    def test_the_same_number_has_the_same_shade_everywhere(self):
+        fig = figures.arrays(SPLIT, TOKENS, shade=lambda n: n % 10 // 2)
+        whole, left, right = (ax.images[0].get_array() for ax in fig.axes)
+        assert whole.tolist() == [[0, 0, 1, 1]] * 3
+        assert (left == 0).all()
+        assert (right == 1).all()
+
+    def test_numbers_are_readable_on_each_shade(self):
+        ax = figures.arrays([{"x": [[0, 1, 2, 3]]}], shade=int).axes[0]
+        assert [text.get_color() for text in ax.texts] == ["black", "white", "black", "white"]
+        assert [mpl.colors.to_hex(face) for face in ax.images[0].to_rgba([0, 1, 2, 3])] == [
+            *("#ffffff", figures.ACCENT, figures.PAPER, figures.GREY)
+        ]
+
+    def test_decimals(self):
+        ax = figures.arrays([{"x": [[-0.25, 8.0]]}], decimals=1).axes[0]
+        assert [text.get_text() for text in ax.texts] == ["−0.2", "8.0"]
+
+    @pytest.mark.parametrize(
+        "lines, options, text",
+        [
+            ([], {}, "lines: wanted at least one array in each line, got none"),
+            ([{"x": X}, {}], {}, "lines: wanted at least one array in each line, got none"),
+            ([{"x": X, "y": X[:2]}], {}, "lines: wanted arrays with equally many rows, got 2, 3"),
+            ([{"x": X[0]}], {}, "x: wanted rows and columns, neither empty, got shape (4,)"),
+            ([{"x": X}], {"rows": ["a"]}, "rows: wanted 3, one per row, got 1"),
+            ([{"x": [[4]]}], {"shade": int}, "shade: wanted 0, 1, 2 or 3 for each number, got [[4]]"),
+        ],
+    )
+    def test_errors(self, lines, options, text):
+        with pytest.raises(ValueError) as error:
+            figures.arrays(lines, **options)
+        assert text in str(error.value)
+
+
+class TestHeadMap:
+    def test_each_arrow_runs_from_a_query_head_to_the_one_it_reads(self):
+        for heads in ([0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0], [0, 1, 2, 3], [2, 0]):
+            ax = figures.head_map({"map": heads}).axes[0]
+            spots = {text.get_text(): text.get_position() for text in ax.texts}
+            arrows = [patch._posA_posB for patch in ax.patches if isinstance(patch, mpl.patches.FancyArrowPatch)]
+            assert len(arrows) == len(heads)
+            for h, (g, (start, end)) in enumerate(zip(heads, arrows, strict=True)):
+                assert start[0] == pytest.approx(spots[f"q{h}"][0])
+                assert end[0] == pytest.approx(spots[f"kv{g}"][0])
+                assert spots[f"q{h}"][1] < start[1] < end[1] < spots[f"kv{g}"][1]
+
+    def test_there_are_as_many_key_value_heads_as_the_largest_says(self):
+        texts = [text.get_text() for text in figures.head_map({"map": [2, 0]}).axes[0].texts]
+        assert texts == ["q0", "q1", "kv0", "kv1", "kv2"]
+
+    def test_maps_stand_below_each_other(self):
+        one, two = figures.head_map({"one": [0], "two": [0, 0]}).axes
+        assert two.get_position().y1 < one.get_position().y0
+        assert [ax.get_title(loc="left") for ax in (one, two)] == ["one", "two"]
+
+    @pytest.mark.parametrize("heads", [[], [0.0], [-1], [[0]]])
+    def test_heads_that_are_none(self, heads):
+        with pytest.raises(ValueError, match="maps\\['map'\\]: wanted one integer ≥ 0 per query head, got"):
+            figures.head_map({"map": heads})
+
+    @pytest.mark.parametrize("maps", [{}, [0, 0]])
+    def test_no_maps(self, maps):
+        with pytest.raises(TypeError, match="maps: wanted a dict of names and key/value heads, got"):
+            figures.head_map(maps)
 
 
 class TestBars:
@@ -543,6 +655,28 @@ class TestLines:
             lambda: figures.mask_picture(np.ones(2, bool)),
             ValueError,
             "mask: wanted two axes (queries, keys), neither empty, got shape (2,)",
+        ),
+        (lambda: figures.mask_pictures([]), ValueError, "masks: wanted at least one matrix, as (N, L, S), got []"),
+        (lambda: figures.mask_pictures([CAUSAL], per_row=5), ValueError, "per_row: wanted 1, 2, 3 or 4, got 5"),
+        (
+            lambda: figures.mask_pictures([CAUSAL], titles=["a", "b"]),
+            ValueError,
+            "titles: wanted 1, one per panel, got 2",
+        ),
+        (
+            lambda: figures.mask_pictures([CAUSAL, WEIGHTS]),
+            TypeError,
+            "masks[1]: wanted booleans (True = may attend), got dtype float64",
+        ),
+        (
+            lambda: figures.mask_pictures(CAUSAL),
+            ValueError,
+            "masks[0]: wanted two axes (queries, keys), neither empty, got shape (3,)",
+        ),
+        (
+            lambda: figures.mask_pictures([CAUSAL, CAUSAL[:2]]),
+            ValueError,
+            "masks: wanted one shape, got (3, 3), (2, 3)",
         ),
         (
             lambda: figures.bars(WEIGHTS),
