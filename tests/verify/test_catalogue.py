@@ -62,7 +62,7 @@ def test_size():
 def test_entry_is_well_formed(entry):
     assert re.fullmatch(r"[a-z][a-z0-9_]+", entry.name)
     assert entry.wrong.endswith(".") and len(entry.wrong) < 160
-    assert entry.wrong[0].isupper() or entry.wrong.startswith(("causal", "dropout_p", "−"))  # an argument keeps its name
+    assert entry.wrong[0].isupper() or entry.wrong.startswith(("causal", "dropout_p", "−"))  # a name
     assert entry.killed_by == RUNS or entry.killed_by in BY_NAME
     assert entry.report is None or re.fullmatch(
         r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+|https://[\w.-]+/[\w./-]+|[\w.-]+/[\w.-]+#\d+",
