@@ -60,6 +60,62 @@ def everyday() -> list[str]:
     return _EVERYDAY.strip().split("\n")
 
 
+class PronounPair(NamedTuple):
+    """Two sentences that differ in one word, which decides what *it* means."""
+
+    noun: str  # what *it* means in the first sentence; the subject
+    other: str  # what *it* means in the second
+    first: str
+    second: str
+
+
+def pronoun_pairs() -> list[PronounPair]:
+    """Give fourteen pairs of sentences in which one word decides which of two nouns *it* means.
+
+    Such pairs are called Winograd schemas; that of the trophy is theirs, that of the animal is Uszkoreit's, and the
+    others were written for this book before any model was run on them.
+
+    Returns
+    -------
+    list of PronounPair
+
+    References
+    ----------
+    Levesque, Davis and Morgenstern (2012), "The Winograd Schema Challenge". Uszkoreit (2017), "Transformer: A Novel
+    Neural Network Architecture for Language Understanding".
+
+    Examples
+    --------
+    >>> pair = pronoun_pairs()[0]
+    >>> pair.noun, pair.first
+    ('trophy', 'The trophy did not fit in the suitcase because it was too big.')
+    >>> pair.other, pair.second
+    ('suitcase', 'The trophy did not fit in the suitcase because it was too small.')
+    """
+    pairs = []
+    for line in _PAIRS.strip().split("\n"):
+        noun, other, frame, words = line.split(" | ")
+        pairs.append(PronounPair(noun, other, *(frame.replace("...", word) for word in words.split(", "))))
+    return pairs
+
+
+_PAIRS = """
+trophy | suitcase | The trophy did not fit in the suitcase because it was too .... | big, small
+animal | street | The animal didn't cross the street because it was too .... | tired, wide
+table | door | The table did not fit through the door because it was too .... | wide, narrow
+knife | rope | The knife did not cut the rope because it was too .... | blunt, thick
+ladder | roof | The ladder did not reach the roof because it was too .... | short, high
+horse | fence | The horse did not jump the fence because it was too .... | tired, high
+fish | worm | The fish ate the worm because it was .... | hungry, tasty
+dog | river | The dog did not swim across the river because it was too .... | weak, deep
+truck | bus | The truck passed the bus because it was too .... | fast, slow
+coat | bag | The coat did not fit in the bag because it was too .... | thick, full
+key | lock | The key did not fit the lock because it was too .... | big, small
+cat | mouse | The cat did not catch the mouse because it was too .... | slow, fast
+boat | bridge | The boat did not pass under the bridge because it was too .... | tall, low
+ball | window | The ball broke the window because it was .... | heavy, thin
+"""
+
 _EVERYDAY = """
 The animal didn't cross the street because it was too tired.
 The keys to the cabinet are on the table.

@@ -39,3 +39,17 @@ def test_everyday_sentences_are_forty_different_ones():
     assert all(s[0].isupper() and s.endswith(".") and s == s.strip() and s.isascii() for s in given)
     given.clear()
     assert len(sentences.everyday()) == 40
+
+
+def test_a_pair_differs_in_its_last_word_and_names_two_of_its_nouns():
+    given = sentences.pronoun_pairs()
+    assert len(given) == len({pair.noun for pair in given}) == 14
+    for noun, other, first, second in given:
+        one, two = (sentence.rstrip(".").lower().split() for sentence in (first, second))
+        assert one[:-1] == two[:-1]
+        assert one[-1] != two[-1]
+        assert one.index(noun) < one.index(other) < one.index("it")
+        assert first.endswith(".")
+        assert ".." not in first
+    given.clear()
+    assert len(sentences.pronoun_pairs()) == 14
