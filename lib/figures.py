@@ -765,6 +765,85 @@ def _heads_read(name, heads):
     return array
 
 
+@_one_look
+def all_heads(weights, title=None, *, accent=()):
+    """Draw every head of every layer as a small map: a row per layer, a column per head, no values.
+
+    It is there for patterns: a diagonal, a bright column. For numbers, draw one of the heads with `heatmap`.
+
+    Parameters
+    ----------
+    weights : array (layers, heads, L, S)
+        Finite weights, drawn from 0 (dark) to 1 (bright).
+    title : str, optional
+        A sentence: what is to be seen.
+    accent : sequence of (layer, head), optional
+        The maps to point out, by a frame.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        For weights that have not four axes, are not finite, or have too many columns to draw; a head that is not there.
+
+    Examples
+    --------
+    >>> ax = all_heads(np.full((2, 3, 4, 4), 0.25), "Two layers, three heads", accent=[(0, 2)])
+    >>> ax.get_ylabel(), ax.get_xlabel(), len(ax.patches)
+    ('layer', 'head', 1)
+    """
+    weights = _numbers("weights", weights)
+    if weights.ndim != 4 or 0 in weights.shape or np.isinf(weights).any():
+        raise ValueError(f"weights: wanted finite (layers, heads, L, S), none of them 0, got shape {weights.shape}")
+    layers, heads, L, S = weights.shape
+    accent = [tuple(pair) for pair in accent]
+    for pair in accent:
+        if len(pair) != 2 or not (0 <= pair[0] < layers and 0 <= pair[1] < heads):
+            raise ValueError(f"accent: wanted (layer, head) below ({layers}, {heads}), got {pair!r}")
+    high, wide = L + 1, S + 1  # a map and the gap beside it, in cells
+    left, top = _width(str(layers)) + _LINE + 2.2 * _PAD, 2 * _LINE + _PAD
+    room = int(100 * (MAX_WIDTH - left - _PAD))  # pixels
+    cell = min(room // (heads * wide - 1), 8) / 100  # inches: whole pixels
+    if cell == 0:
+        raise ValueError(f"weights: wanted at most {room} columns with the gaps between, got {heads * wide - 1}")
+    mosaic = np.full((layers, high, heads, wide), np.nan)
+    mosaic[:, :L, :, :S] = weights.transpose(0, 2, 1, 3)
+    mosaic = mosaic.reshape(layers * high, heads * wide)[:-1, :-1]
+
+    across, down = mosaic.shape[1] * cell, mosaic.shape[0] * cell
+    fig, start = _figure(left + across + _PAD, top + down + _PAD, title, "dark: weight 0 · bright: weight 1")
+    ax = _axes(fig, left, start + top, across, down)
+    ax.imshow(
+        np.ma.masked_invalid(mosaic),
+        cmap=mpl.colormaps["cividis"].with_extremes(bad="white"),
+        vmin=0.0,
+        vmax=1.0,
+        aspect="auto",
+        interpolation="nearest",
+    )
+    for layer, head in accent:
+        corner = head * wide - 1, layer * high - 1
+        ax.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor=ACCENT, linewidth=2, clip_on=False))
+    ax.xaxis.tick_top()
+    ax.xaxis.set_label_position("top")
+    ax.set_xticks(*_middles(heads, wide, wide * cell))
+    ax.set_yticks(*_middles(layers, high, high * cell))
+    ax.set_xlabel("head", color=GREY, fontsize=_SIZE, labelpad=5)
+    ax.set_ylabel("layer", color=GREY, fontsize=_SIZE, labelpad=6)
+    ax.tick_params(length=0, pad=4, labelsize=_SIZE)
+    ax.spines[:].set_visible(False)
+    return ax
+
+
+def _middles(count, size, inches):
+    """Return the middles of so many maps and their numbers, as many as have room."""
+    every = _every(inches, max(_LINE, _width(str(count))))
+    return [(n * size + (size - 2) / 2) for n in range(0, count, every)], [str(n) for n in range(0, count, every)]
+
+
 # ---- Bars and lines -------------------------------------------------------------------------------------------------
 
 

@@ -89,6 +89,11 @@ def every_picture():
             {"multi-head": range(4), "grouped": [0, 0, 1, 1], "one key/value head for all of them": [0] * 4},
             "Neighbours share",
         ),
+        "all heads": lambda: figures.all_heads(
+            softmax_of_noise(6, 12, 16, 16), "All at a glance", accent=[(0, 0), (5, 11)]
+        ),
+        "one head": lambda: figures.all_heads(softmax_of_noise(1, 1, 2, 3)),
+        "many small heads": lambda: figures.all_heads(softmax_of_noise(30, 40, 5, 5), "Forty heads in thirty layers"),
         "bars": lambda: figures.bars([0.5, 0.5, 0.0], TOKENS, "Half each", mask=[True, True, False], accent=0),
         "lines": lambda: figures.lines(
             [1, 4, 16],
@@ -539,6 +544,50 @@ class TestHeadMap:
     def test_no_maps(self, maps):
         with pytest.raises(TypeError, match="maps: wanted a dict of names and key/value heads, got"):
             figures.head_map(maps)
+
+
+class TestAllHeads:
+    def test_each_map_stands_in_the_row_of_its_layer_and_the_column_of_its_head(self):
+        weights = softmax_of_noise(2, 3, 4, 5)
+        ax = figures.all_heads(weights, "Two layers")
+        drawn = ax.images[0].get_array()
+        for layer, head in itertools.product(range(2), range(3)):
+            tile = drawn[5 * layer : 5 * layer + 4, 6 * head : 6 * head + 5]
+            np.testing.assert_array_equal(tile.filled(-1), weights[layer, head])
+        assert drawn.mask.sum() == 9 * 17 - weights.size, "white between the maps, and nowhere else"
+        assert [tick.get_text() for tick in ax.get_xticklabels()] == ["0", "1", "2"]
+        assert [*ax.get_xticks()] == [2, 8, 14]
+        assert [*ax.get_yticks()] == [1.5, 6.5]
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("head", "layer")
+        assert ax.images[0].get_clim() == (0.0, 1.0)
+
+    def test_a_cell_is_a_whole_number_of_pixels(self):
+        ax = figures.all_heads(softmax_of_noise(6, 12, 16, 16))
+        box, shape = ax.get_window_extent(), ax.images[0].get_array().shape
+        np.testing.assert_allclose([box.width / shape[1], box.height / shape[0]], 3, rtol=1e-9)
+
+    def test_the_accent_frames_a_map(self):
+        ax = figures.all_heads(softmax_of_noise(2, 3, 4, 5), accent=[(1, 2)])
+        (frame,) = ax.patches
+        assert frame.get_bbox().bounds == (11, 4, 6, 5)
+        assert mpl.colors.to_hex(frame.get_edgecolor()) == figures.ACCENT
+
+    @pytest.mark.parametrize(
+        "weights, accent, text",
+        [
+            (WEIGHTS, (), "weights: wanted finite (layers, heads, L, S), none of them 0, got shape (3, 3)"),
+            (np.zeros((2, 0, 3, 3)), (), "none of them 0, got shape (2, 0, 3, 3)"),
+            (np.full((1, 1, 2, 2), -np.inf), (), "wanted finite"),
+            (np.zeros((1, 9, 2, 99)), (), "columns with the gaps between, got 899"),
+            (np.zeros((2, 3, 4, 4)), [(2, 0)], "accent: wanted (layer, head) below (2, 3), got (2, 0)"),
+            (np.zeros((2, 3, 4, 4)), [(0, 1, 1)], "accent: wanted (layer, head) below (2, 3), got (0, 1, 1)"),
+        ],
+    )
+    def test_errors(self, weights, accent, text):
+        with pytest.raises(ValueError) as raised:
+            figures.all_heads(weights, accent=accent)
+        assert text in str(raised.value)
+        assert plt.get_fignums() == []
 
 
 class TestBars:
