@@ -39,7 +39,7 @@ def forbidden(path):
         return [*nobody, "torch", "lib.fast", "lib.verify", "lib.figures"]
     if path.startswith("lib/fast/"):
         return [*nobody, "lib.verify", "lib.figures"]
-    if path.startswith(("lib/verify/", "lib/labs/")) or path in ("lib/figures.py", "lib/pretrained.py"):
+    if path.startswith(("lib/verify/", "lib/labs/", "lib/bench/")) or path in ("lib/figures.py", "lib/pretrained.py"):
         return nobody
     return [*nobody, "torch", "lib.fast", "lib.reference", "lib.verify"]  # shared by both frameworks
 
