@@ -227,6 +227,51 @@ def mask_pictures(masks, queries=None, keys=None, titles=None, title=None, *, pe
     return _draw_all(panels, queries, keys, titles, title, per_row)
 
 
+@_one_look
+def dots(table, rows=None, columns=None, title=None, *, dot="", row_name="rows", column_name="columns"):
+    """Draw a table of yes and no that is no mask: a dot where it is yes, an empty cell where it is no.
+
+    Parameters
+    ----------
+    table : boolean array (R, C)
+    rows, columns : sequences of R and of C labels, optional
+        A label of more than 24 characters is shortened with an ellipsis.
+    title : str, optional
+        A sentence: what is to be seen.
+    dot : str
+        What a dot means, said below the table.
+    row_name, column_name : str
+        What the rows and the columns are.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a table that is not boolean or not two-dimensional, or a wrong count of labels.
+
+    Examples
+    --------
+    >>> ax = dots([[True, False]], ["unscaled"], ["equation", "axis"], "One test sees it", dot="the test fails")
+    >>> ax.lines[0].get_xdata().tolist(), ax.get_ylabel()
+    ([0], 'rows')
+    """
+    table = _array("table", table)
+    if table.dtype != bool or table.ndim != 2 or 0 in table.shape:
+        kind = TypeError if table.dtype != bool else ValueError
+        raise kind(f"table: wanted booleans (rows, columns), neither empty, got {table.dtype} of shape {table.shape}")
+    rows = _labels("rows", rows, table.shape[0], "row")
+    columns = _labels("columns", columns, table.shape[1], "column")
+    everywhere = np.ones(table.shape, bool)
+    note, names = dot and f"dot: {dot}", (row_name, column_name)
+    panel = _Panel(
+        np.zeros(table.shape), everywhere, (0.0, 1.0), None, is_mask=True, dots=table, note=note, names=names
+    )
+    return _draw_one(panel, rows, columns, title, None)
+
+
 @dataclass
 class _Panel:
     """The checked content of one matrix."""
@@ -236,6 +281,9 @@ class _Panel:
     limits: tuple  # (vmin, vmax)
     texts: list | None  # (L, S)  what the cells say, or None
     is_mask: bool = False
+    dots: np.ndarray | None = None  # (L, S)  where dots stand, if not where it is allowed
+    note: str | None = None  # what the signs mean, if not what they mean in a mask
+    names: tuple = ("queries", "keys")  # of rows and columns
 
     @property
     def empty(self):
@@ -356,6 +404,8 @@ def _draw_all(panels, queries, keys, titles, title, per_row):
 
 def _note(panels):
     """Say what the signs in the cells mean."""
+    if panels[0].note is not None:
+        return panels[0].note
     hatched = "hatched: blocked" if any((~panel.allowed).any() for panel in panels) else ""
     dotted = "dot: may attend" if panels[0].is_mask else ""
     return " · ".join(filter(None, [dotted, hatched]))
@@ -378,7 +428,7 @@ def _draw_panel(ax, panel, layout, name_queries=True):
     for i, j in np.argwhere(~panel.allowed & ~empty):
         _hatch(ax, [(i, j)], _ink(faces[i, j]))
     if panel.is_mask:
-        i, j = np.nonzero(panel.allowed)
+        i, j = np.nonzero(panel.allowed if panel.dots is None else panel.dots)
         dot = min(9.0, 36 * min(layout.cell_width, layout.cell_height))  # points: at most half a cell
         ax.plot(j, i, "o", color=ACCENT, markersize=dot, markeredgewidth=0)
     for i, row in enumerate(panel.texts or []):
@@ -387,7 +437,7 @@ def _draw_panel(ax, panel, layout, name_queries=True):
             ax.text(
                 j, i, text, ha="center", va="center", color=_ink(faces[i, j]), fontsize=layout.value_size, bbox=behind
             )
-    _name_axes(ax, layout, name_queries)
+    _name_axes(ax, layout, panel.names, name_queries)
     if min(layout.cell_width, layout.cell_height) > 0.2:  # thin lines between the cells
         ax.set_xticks(np.arange(len(layout.keys) - 1) + 0.5, minor=True)
         ax.set_yticks(np.arange(len(layout.queries) - 1) + 0.5, minor=True)
@@ -405,7 +455,7 @@ def _hatch(ax, cells, colour):
         ax.add_patch(PathPatch(path, fill=False, hatch="////", edgecolor=colour, linewidth=0))
 
 
-def _name_axes(ax, layout, name_queries):
+def _name_axes(ax, layout, names, name_queries):
     """Put the keys above and the queries on the left."""
     ax.xaxis.tick_top()
     ax.xaxis.set_label_position("top")
@@ -414,9 +464,9 @@ def _name_axes(ax, layout, name_queries):
     ax.set_xticks(at, [layout.keys[j] for j in at], parse_math=False, **upright)
     at = range(0, len(layout.queries), layout.every_query)
     ax.set_yticks(at, [layout.queries[i] if name_queries else "" for i in at], parse_math=False)
-    ax.set_xlabel("keys", color=GREY, fontsize=_SIZE, labelpad=5)
+    ax.set_xlabel(names[1], color=GREY, fontsize=_SIZE, labelpad=5)
     if name_queries:
-        ax.set_ylabel("queries", color=GREY, fontsize=_SIZE, labelpad=6)
+        ax.set_ylabel(names[0], color=GREY, fontsize=_SIZE, labelpad=6)
     ax.tick_params(length=0, pad=4, labelsize=_SIZE)
     ax.spines[:].set(color=GREY, linewidth=0.8)
 

@@ -74,6 +74,9 @@ def every_picture():
         "long panel titles": lambda: figures.heatmaps(
             softmax_of_noise(2, 1, 1), titles=["softmax over the keys", "softmax over the queries"]
         ),
+        "dots": lambda: figures.dots(
+            CAUSAL, long, TOKENS, "Who does what", dot="does", row_name="who", column_name="what"
+        ),
         "mask": lambda: figures.mask_picture(CAUSAL, TOKENS, TOKENS, "A query sees itself and what came before"),
         "two masks": lambda: figures.mask_pictures([CAUSAL, ~CAUSAL], TOKENS, TOKENS, ["past", "future"], "Two masks"),
         "four masks": lambda: figures.mask_pictures(np.ones((4, 2, 5), bool), title="Two queries stand at four places"),
@@ -369,6 +372,22 @@ class TestMaskPicture:
     def test_nothing_hatched_is_not_explained(self):
         ax = figures.mask_picture([[True]])
         assert "dot: may attend" in [text.get_text() for text in ax.figure.texts]
+
+
+class TestDots:
+    def test_dots_where_it_is_true_and_nothing_where_not(self):
+        table = np.array([[True, False, True], [False, False, True]])
+        ax = figures.dots(table, ["one", "two"], TOKENS, "Yes and no", dot="yes", row_name="who", column_name="what")
+        assert set(zip(*ax.lines[0].get_data(), strict=True)) == {(0, 0), (2, 0), (2, 1)}
+        assert hatched(ax) == set()
+        assert (ax.get_ylabel(), ax.get_xlabel()) == ("who", "what")
+        assert [label.get_text() for label in ax.get_yticklabels()] == ["one", "two"]
+        assert [label.get_text() for label in ax.get_xticklabels()] == TOKENS
+        texts = [text.get_text() for text in ax.figure.texts]
+        assert texts[-1] == "dot: yes" and ax.figure.get_suptitle() == "Yes and no"
+
+    def test_all_false_is_an_empty_table(self):
+        assert len(figures.dots(np.zeros((2, 2), bool)).lines[0].get_xdata()) == 0
 
 
 class TestMaskPictures:
@@ -695,6 +714,10 @@ class TestLines:
             ValueError,
             "weights[1]: wanted finite numbers, got NaN at [0, 0] (9 in all)",
         ),
+        (lambda: figures.dots(np.ones((2, 2))), TypeError, "table: wanted booleans (rows, columns), neither empty, got float64 of"),
+        (lambda: figures.dots([True, False]), ValueError, "neither empty, got bool of shape (2,)"),
+        (lambda: figures.dots([[True]], ["a", "b"]), ValueError, "rows: wanted 1, one per row, got 2"),
+        (lambda: figures.dots([[True]], None, "a"), TypeError, "columns: wanted a sequence of labels"),
         (
             lambda: figures.mask_picture(np.ones((2, 2))),
             TypeError,
