@@ -714,7 +714,11 @@ class TestLines:
             ValueError,
             "weights[1]: wanted finite numbers, got NaN at [0, 0] (9 in all)",
         ),
-        (lambda: figures.dots(np.ones((2, 2))), TypeError, "table: wanted booleans (rows, columns), neither empty, got float64 of"),
+        (
+            lambda: figures.dots(np.ones((2, 2))),
+            TypeError,
+            "table: wanted booleans (rows, columns), neither empty, got float64 of",
+        ),
         (lambda: figures.dots([True, False]), ValueError, "neither empty, got bool of shape (2,)"),
         (lambda: figures.dots([[True]], ["a", "b"]), ValueError, "rows: wanted 1, one per row, got 2"),
         (lambda: figures.dots([[True]], None, "a"), TypeError, "columns: wanted a sequence of labels"),
