@@ -29,13 +29,13 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 class Pass(NamedTuple):
     """What a pass through the model leaves behind. B sentences of N tokens, the longest sentence's length."""
 
-    tokens: list[list[str]]  # the tokens of each sentence, [CLS] and [SEP] included, padding not
-    lengths: Int[np.ndarray, " B"]
-    hidden: list[Float[np.ndarray, "B N 384"]]  # after the embedding and after each of the six layers
-    query: list[Float[np.ndarray, "B 12 N 32"]]  # by layer
-    key: list[Float[np.ndarray, "B 12 N 32"]]
-    value: list[Float[np.ndarray, "B 12 N 32"]]
-    weights: list[Float[np.ndarray, "B 12 N N"]]
+    tokens: list[list[str]]  #: of each sentence, [CLS] and [SEP] included, padding not
+    lengths: Int[np.ndarray, " B"]  #: how many tokens each sentence has
+    hidden: list[Float[np.ndarray, "B N 384"]]  #: after the embedding, and after each of the six layers
+    query: list[Float[np.ndarray, "B 12 N 32"]]  #: of each layer
+    key: list[Float[np.ndarray, "B 12 N 32"]]  #: of each layer
+    value: list[Float[np.ndarray, "B 12 N 32"]]  #: of each layer
+    weights: list[Float[np.ndarray, "B 12 N N"]]  #: of each layer; rows are queries
 
 
 class SentenceModel:
