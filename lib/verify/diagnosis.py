@@ -14,12 +14,14 @@ from lib.verify import oracle
 from lib.verify.probe import Probe
 from lib.verify.properties import PROPERTIES, RUNS, Property
 from lib.verify.properties.base import differs
-from lib.verify.properties.training import backward
+from lib.verify.properties.training import EMPTY_GRADIENTS, GRADIENTS, backward
 from lib.verify.subject import DoesNotHold, Outcome, Problem, Subject
 from lib.verify.wrong import Entry, catalogue
 
 #: An entry must agree with the function on this share of the probes on which it differs from a correct one.
 NEARLY = 0.75
+
+GRADIENT_PROPERTIES = (GRADIENTS, EMPTY_GRADIENTS)
 
 
 class Suspect(NamedTuple):
@@ -64,16 +66,37 @@ def diagnose(subject: Subject, failed: list[Failed]) -> list[Suspect | None]:
     candidates = {e.name: e for found in matching for e in found}
     outcomes = [_seeded(subject, probe) for probe in probes] if candidates else []
     shares = {name: _agreement(subject, e, probes, outcomes) for name, e in candidates.items()}
-    return [_best(f, found, shares) for f, found in zip(failed, matching, strict=True)]
+    of_gradients = {e.name: e for f, found in zip(failed, matching, strict=True) if _of_gradients(f) for e in found}
+    slopes = {name: _gradient_agreement(subject, e) for name, e in of_gradients.items()}
+    return [_best(f, found, shares, slopes) for f, found in zip(failed, matching, strict=True)]
 
 
-def _best(failed: Failed, found: list[Entry], shares: dict[str, float]) -> Suspect | None:
+class Shares(NamedTuple):
+    """How far function and entry agree: on probes where the entry is wrong, and on the others."""
+
+    telling: float | None  # None: the entry is right on all of them
+    others: float
+
+    def of(self, failed: Failed, gradients: float | None) -> float:
+        """Give one number, 1 only for agreement everywhere. The others count less: a second bug may show there."""
+        silent = _of_gradients(failed) or failed.problem.show.startswith("second call")  # no single output tells
+        telling = self.telling if self.telling is not None else float(silent)
+        telling *= 1.0 if gradients is None else gradients
+        exact = telling == self.others == 1.0
+        return 1.0 if exact else 0.999 * telling * (0.6 + 0.4 * self.others)
+
+
+def _of_gradients(failed: Failed) -> bool:
+    return failed.problem.show.endswith(".grad")
+
+
+def _best(failed: Failed, found: list[Entry], shares: dict[str, Shares], slopes: dict[str, float]) -> Suspect | None:
     """Choose the entry that agrees most; of equals, the one that this property is meant for."""
     if not found:
         return None
-    entry = max(found, key=lambda e: (shares[e.name], e.killed_by == failed.prop.name))
-    share = shares[entry.name]
-    return Suspect(entry, share == 1) if share >= NEARLY else None
+    share = {e.name: shares[e.name].of(failed, slopes.get(e.name) if _of_gradients(failed) else None) for e in found}
+    entry = max(found, key=lambda e: (share[e.name], e.killed_by == failed.prop.name))
+    return Suspect(entry, share[entry.name] == 1) if share[entry.name] >= NEARLY else None
 
 
 def _runs_suspect(failed: Failed, entries: list[Entry]) -> Suspect | None:
@@ -93,13 +116,15 @@ def _gives_the_same(subject: Subject, entry: Entry, failed: Failed) -> bool:
     if show.startswith("second call"):
         by_chance = (failed.prop.holds(wrong, failed.probe) is not None for _ in range(20))
         return entry.killed_by == failed.prop.name and any(by_chance)
-    if show.endswith(".grad"):
-        return _gradients_agree(subject, wrong, probe, show.removesuffix(".grad"), failed.problem)
     mine, theirs = _seeded(subject, probe), _seeded(wrong, _for_entry(subject, probe))
-    if not _alike(mine, theirs, _tolerance(subject, probe)):
+    if not _alike(mine, theirs, _tolerance(subject, probe), probe):
         return False
+    if show.endswith(".grad"):
+        return _gradients_agree(subject, wrong, probe)
     if show == "output" and isinstance(failed.problem.expected, np.ndarray) and theirs.error is None:
-        return theirs.output.shape != failed.problem.expected.shape or _differs_from(theirs.output, failed)
+        if theirs.output.shape == failed.problem.expected.shape and not _differs_from(theirs.output, failed):
+            return False
+        return _still_wrong(failed, wrong)  # what was expected may be another of the function's own outputs
     return failed.prop.name == entry.killed_by or _still_wrong(failed, wrong)
 
 
@@ -114,12 +139,28 @@ def _still_wrong(failed: Failed, wrong: Subject) -> bool:
         return False
 
 
-def _gradients_agree(subject: Subject, wrong: Subject, probe: Probe, name: str, problem: Problem) -> bool:
+def _gradients_agree(subject: Subject, wrong: Subject, probe: Probe) -> bool:
+    """Compare the gradients of all arrays, or that there are none."""
+    mine, theirs = (_gradients(s, probe) for s in (subject, wrong))
+    if isinstance(mine, str) or isinstance(theirs, str):
+        return mine == theirs
+    return not any(differs(x, theirs[n], 1e-4 * (1 + np.abs(np.nan_to_num(x)).max())).any() for n, x in mine.items())
+
+
+def _gradients(subject: Subject, probe: Probe) -> dict[str, np.ndarray] | str:
     try:
-        mine, theirs = (backward(s, probe, s.outcome(probe, gradients=True))[name] for s in (subject, wrong))
-    except DoesNotHold as failure:  # no gradient at all
-        return isinstance(problem.given, str) and failure.problem.given == problem.given
-    return not differs(mine, theirs, 1e-4 * (1 + np.abs(np.nan_to_num(mine)).max())).any()
+        return backward(subject, probe, subject.outcome(probe, gradients=True))
+    except DoesNotHold as failure:
+        return str(failure.problem.given)
+
+
+def _gradient_agreement(subject: Subject, entry: Entry) -> float:
+    """Give the share of gradient probes on which function and entry have the same gradients."""
+    wrong = _as_subject(entry, subject)
+    probes = [subject.fit(p) for prop in GRADIENT_PROPERTIES if not prop.untestable(subject)
+              for p in prop.probes(subject) if p.key.size < 100]  # fmt: skip
+    agreeing = [_gradients_agree(subject, wrong, p) for p in probes]
+    return sum(agreeing) / max(len(agreeing), 1)
 
 
 def _seeded(subject: Subject, probe: Probe) -> Outcome:
@@ -127,30 +168,18 @@ def _seeded(subject: Subject, probe: Probe) -> Outcome:
     return subject.run(probe, watch=True)
 
 
-def _agreement(subject: Subject, entry: Entry, probes: list[Probe], outcomes: list[Outcome]) -> float:
-    """Give the share of probes on which function and entry do the same; 1 only if it is all of them.
-
-    Probes on which the entry is right count less: a second bug of the function may show there.
-    """
+def _agreement(subject: Subject, entry: Entry, probes: list[Probe], outcomes: list[Outcome]) -> Shares:
+    """Give the shares of probes on which function and entry do the same."""
     wrong = _as_subject(entry, subject)
-    telling = agreeing = others = others_agreeing = 0
+    telling, others = [], []
     for probe, mine in zip(probes, outcomes, strict=True):
         if mine.error is not None and probe.corner:
             continue
         theirs = _seeded(wrong, _for_entry(subject, probe))
         tolerance = _tolerance(subject, probe)
-        agree = _alike(mine, theirs, tolerance)
-        if _is_right(wrong, subject, probe, theirs, tolerance):
-            others, others_agreeing = others + 1, others_agreeing + agree
-        else:
-            telling, agreeing = telling + 1, agreeing + agree
-    if agreeing == telling and others_agreeing == others:
-        return 1.0
-    return (
-        0.999
-        * (agreeing / telling if telling else others_agreeing / max(others, 1))
-        * (0.9 + 0.1 * others_agreeing / max(others, 1))
-    )
+        right = _is_right(wrong, subject, probe, theirs, tolerance)
+        (others if right else telling).append(_alike(mine, theirs, tolerance, probe))
+    return Shares(sum(telling) / len(telling) if telling else None, sum(others) / len(others) if others else 1.0)
 
 
 def _is_right(wrong: Subject, subject: Subject, probe: Probe, theirs: Outcome, tolerance: np.ndarray) -> bool:
@@ -167,7 +196,7 @@ def _is_right(wrong: Subject, subject: Subject, probe: Probe, theirs: Outcome, t
     return right and not differs(theirs.weights, answer.weights, 1e-3).any()
 
 
-def _alike(mine: Outcome, theirs: Outcome, tolerance: np.ndarray) -> bool:
+def _alike(mine: Outcome, theirs: Outcome, tolerance: np.ndarray, probe: Probe) -> bool:
     """Compare two outcomes: error or not, output, dtype, weights, and what was written to."""
     if (mine.error is None) != (theirs.error is None):
         return False
@@ -179,10 +208,12 @@ def _alike(mine: Outcome, theirs: Outcome, tolerance: np.ndarray) -> bool:
         tolerance = np.max(tolerance, initial=0)
     if differs(mine.output, theirs.output, 2 * tolerance + 1e-9).any():
         return False
-    both = mine.weights is not None and theirs.weights is not None
-    if both and mine.weights.shape == theirs.weights.shape:
-        return not differs(mine.weights, theirs.weights, 1e-3 + 2 * np.max(tolerance, initial=0)).any()
-    return not both
+    if mine.weights is None or theirs.weights is None:
+        asked = probe.options.get("return_weights", False)  # some give a tuple without being asked
+        return not asked or (mine.weights is None) == (theirs.weights is None)
+    if mine.weights.shape != theirs.weights.shape:
+        return False
+    return not differs(mine.weights, theirs.weights, 1e-3 + 2 * np.max(tolerance, initial=0)).any()
 
 
 def _tolerance(subject: Subject, probe: Probe) -> np.ndarray:

@@ -85,7 +85,10 @@ class Torch:
 
     def seed(self, seed: int) -> None:
         """Seed torch's and NumPy's generators."""
-        self.module.manual_seed(seed)
+        if self.device == "cpu":
+            self.module.default_generator.manual_seed(seed)  # manual_seed goes round all devices, which takes long
+        else:
+            self.module.manual_seed(seed)
         np.random.seed(seed)  # noqa: NPY002 - functions under test may draw from the global generator
 
     def quietly(self) -> Any:
