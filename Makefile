@@ -4,6 +4,7 @@ PYTHON ?= python3
 PY     := .venv/bin/python
 NB     ?=
 URL    ?=
+FILES  ?=
 PORT   ?= 8000
 # Two workers, a whole file each; every worker computes with one thread, so that two do not fight over two cores.
 WORKERS ?= 2
@@ -12,7 +13,7 @@ PYTEST  := $(ONE_THREAD) $(PY) -m pytest -q -n $(WORKERS) --dist loadfile
 NBVAL   := --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-kernel-startup-timeout 180
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book test test-lib test-notebooks test-site refresh serve lint format environments constraints set-repository clean
+.PHONY: help environment book test test-lib test-notebooks test-site refresh mutate serve lint format environments constraints set-repository clean
 
 help:            ## list the commands
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -38,6 +39,9 @@ test-site: environment ## look at the built pages in Chromium (needs chromium, a
 
 refresh: environment ## run the notebooks and store what changed; NB=book/equation.ipynb for one
 	@$(ONE_THREAD) $(PY) -m scripts.refresh_notebooks $(NB)
+
+mutate: environment ## break the cores of attention on purpose: do the tests notice? FILES=lib/masks.py for one
+	@$(ONE_THREAD) $(PY) -m scripts.mutate $(FILES)
 
 serve: book      ## build the book and serve it on this machine; PORT=8000
 	@echo "http://127.0.0.1:$(PORT)/  (stop with Ctrl-C)"
