@@ -13,7 +13,7 @@ PYTEST  := $(ONE_THREAD) $(PY) -m pytest -q -n $(WORKERS) --dist loadfile
 NBVAL   := --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-kernel-startup-timeout 180
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book test test-lib test-notebooks test-site refresh mutate serve lint format environments constraints set-repository clean
+.PHONY: help environment book test test-lib test-notebooks test-site refresh labs mutate serve lint format environments constraints set-repository clean
 
 help:            ## list the commands
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -39,6 +39,9 @@ test-site: environment ## look at the built pages in Chromium (needs chromium, a
 
 refresh: environment ## run the notebooks and store what changed; NB=book/equation.ipynb for one
 	@$(ONE_THREAD) $(PY) -m scripts.refresh_notebooks $(NB)
+
+labs: environment ## make the students' versions of the labs from book/labs/solutions; COURSE=folder for nbgrader
+	@$(ONE_THREAD) $(PY) -m scripts.release_labs $(if $(COURSE),--course $(COURSE))
 
 mutate: environment ## break the cores of attention on purpose: do the tests notice? FILES=lib/masks.py for one
 	@$(ONE_THREAD) $(PY) -m scripts.mutate $(FILES)

@@ -21,6 +21,19 @@ TAGS = {"remove-cell", "hide-input", "hide-output", "hide-cell"}
 HTML_TAGS = {"details", "summary", "br", "sub", "sup", "kbd", "em", "strong", "code"}
 LARGEST = 1_000_000  # bytes
 SHORTEST_ALT = 40  # characters
+# What each exercise of a lab has, in this order.
+PARTS_OF_AN_EXERCISE = {
+    "'*Difficulty D of 5 · M minutes · Chapter: [...](...)*'": (
+        r"^\*Difficulty [1-5] of 5 · \d+ minutes · Chapter: \[.+\)\*$"
+    ),
+    "'**Goal.**'": r"^\*\*Goal\.\*\* ",
+    "a stub with a docstring": r'^def \w+\([^)]*\):\n    """\w',
+    "the gap, '# YOUR CODE HERE' or a solution": r"# YOUR CODE HERE|### BEGIN SOLUTION",
+    "'Hint 1', folded": r"^<details>\n<summary>Hint 1: ",
+    "'Hint 2', folded": r"^<details>\n<summary>Hint 2: ",
+    "the check": r"^labs\.check\(",
+    "'**Stretch.**'": r"^\*\*Stretch\.\*\* ",
+}
 # (notebook, cell id) -> why that cell's output may go uncompared. Nothing so far.
 UNCOMPARED = {}
 
@@ -42,6 +55,11 @@ class Page:
     def is_chapter(self):
         """Whether the page teaches; the intro and the labs have forms of their own."""
         return self.path.parent.name == "book" and self.path.stem != "intro"
+
+    @property
+    def is_lab(self):
+        """Whether the page is a lab, as students get it or solved."""
+        return "labs" in self.path.relative_to(self.root).parts
 
     def cells(self, kind):
         """Return the cells of a kind with their place in the notebook."""
@@ -282,6 +300,28 @@ def has_the_bones(page):
         yield "a <details> is not closed"
 
 
+def has_the_exercises_of_a_lab(page):
+    """A lab is made of exercises, each with the same parts, in the same order."""
+    if not page.is_lab:
+        return
+    whole = "\n".join(cell.source for cell in page.notebook.cells)
+    exercises = re.findall(r"(?ms)^## Exercise (\d+): [^\n]+\n(.*?)(?=^## |\Z)", whole)
+    if [int(number) for number, _ in exercises] != list(range(1, len(exercises) + 1)) or not exercises:
+        yield f"exercises are numbered {[int(number) for number, _ in exercises]}, wanted 1, 2, 3 and so on"
+    for number, text in exercises:
+        place = 0
+        for what, pattern in PARTS_OF_AN_EXERCISE.items():
+            found = re.compile(pattern, re.MULTILINE).search(text, place)
+            if not found:
+                yield f"exercise {number}: {what} is missing, or not at its place"
+                break
+            place = found.end()
+    minutes = sum(int(n) for n in re.findall(r"^\*Difficulty [1-5] of 5 · (\d+) minutes", whole, re.MULTILINE))
+    stated = re.search(r"\b(\d+)\s+minutes\b", whole)
+    if stated and not minutes <= int(stated[1]) <= 2 * minutes:
+        yield f"the lab states {stated[1]} minutes, its exercises take {minutes} together"
+
+
 RULES = (
     is_valid,
     kernel_is_python3,
@@ -298,6 +338,7 @@ RULES = (
     is_plain_markdown,
     headings_are_plain,
     has_the_bones,
+    has_the_exercises_of_a_lab,
 )
 
 
