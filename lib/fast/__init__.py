@@ -1,6 +1,6 @@
 """torch: what you would run, on CPU and GPU, with gradients. Never imports verify."""
 
-from lib.fast.attention import attention
+from lib.fast.attention import attention, explain
 from lib.fast.cache import KVCache
 from lib.fast.heads import merge_heads, multi_head_attention, split_heads
 from lib.fast.language_model import LanguageModel
@@ -16,6 +16,7 @@ __all__ = [
     "alibi_slopes",
     "attention",
     "attention_with_lse",
+    "explain",
     "merge",
     "merge_heads",
     "multi_head_attention",

@@ -5,7 +5,10 @@ body, for what the kernels lack (softcap, weights, dropout that spares the retur
 they are not exact.
 """
 
+import functools
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lib import arguments, masks
-
-BACKENDS = ("auto", "sdpa", "math")
+from lib.fast.plan import BACKENDS, is_causal_for_sdpa, make_plan
+from lib.fast.tiles import in_tiles
 
 
 def attention(
@@ -88,26 +91,84 @@ def attention(
     >>> attention(query, key, value, mask=torch.tensor([[True, False]]), return_weights=True)
     (tensor([[2.]]), tensor([[1., 0.]]))
     """
-    call = arguments.check(
-        Tensor, query, key, value, mask=mask, bias=bias, causal=causal, window=window, offset=offset,
-        scale=scale, softcap=softcap, enable_gqa=enable_gqa,
+    chosen = _checked(
+        query, key, value, mask=mask, bias=bias, causal=causal, window=window, offset=offset, scale=scale,
+        softcap=softcap, enable_gqa=enable_gqa, return_weights=return_weights, dropout_p=dropout_p, backend=backend,
     )  # fmt: skip
+    plan = make_plan(query, key, value, *chosen)
+    inputs = (query, key, value, mask, bias, plan.call, dropout_p)
+    if plan.body == "sdpa":
+        output = in_tiles(sdpa, plan.tiles, *inputs) if plan.tiles else sdpa(*inputs)
+        if (
+            backend == "sdpa"
+            or output.device.type != "cpu"
+            or can_be_trusted(output, query, key, value, bias, plan.call)
+        ):
+            return output
+    if plan.tiles:
+        return in_tiles(lambda *part: textbook(*part)[0], plan.tiles, *inputs)
+    output, weights, _ = textbook(*inputs)
+    return (output, weights) if return_weights else output
+
+
+def explain(
+    query: Float[Tensor, "*batch L E"],
+    key: Float[Tensor, "*batch S E"],
+    value: Float[Tensor, "*batch S Ev"],
+    **options: Any,
+) -> str:
+    """Say in one line which way a call of :func:`attention` takes, and why; compute nothing.
+
+    Parameters
+    ----------
+    query, key, value, **options
+        As in :func:`attention`.
+
+    Returns
+    -------
+    str
+        The body, the number of tiles, what is skipped and what is copied. Where "auto" would find SDPA's result
+        spoilt (NaN at a hidden position, scores out of range), the plain body computes it again; numbers are not
+        looked at here.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`attention`.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, 1, 2048, 8)
+    >>> explain(x, x, x)
+    "sdpa: torch's fused kernels (SDPA), in one call; every query sees every key"
+    >>> explain(x, x, x, causal=True, window=(255, 0))
+    "sdpa: torch's fused kernels (SDPA), in 17 tiles of 127 queries; 17% of all pairs are visited, which causal and ..."
+    >>> explain(x, x, x, return_weights=True)
+    'math: the plain body, in one call; SDPA has no return_weights'
+    """
+    return str(make_plan(query, key, value, *_checked(query, key, value, **options)))
+
+
+def _checked(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    return_weights: bool = False,
+    dropout_p: float = 0.0,
+    backend: str = "auto",
+    **options: Any,
+) -> tuple[Tensor | None, Tensor | None, arguments.Call, float, bool, str]:
+    """Check a call's arguments; give those that choose its way, in the order in which make_plan takes them."""
+    call = arguments.check(Tensor, query, key, value, mask=mask, bias=bias, **options)
     arguments.require_bool("return_weights", return_weights)
     if not 0 <= arguments.require_real("dropout_p", dropout_p) <= 1:
         raise ValueError(f"dropout_p must lie between 0 and 1, got {dropout_p}")
     if not isinstance(backend, str) or backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-    lacking = [name for name, asked in (("softcap", softcap is not None), ("return_weights", return_weights)) if asked]
-    if backend == "sdpa" and lacking:
-        raise ValueError(f"backend 'sdpa' has no {' and no '.join(lacking)}; use backend='auto' or 'math'")
-
-    empty = 0 in (*call.scores_shape, call.E, call.Ev)  # nothing to fuse, and some kernels divide by a size
-    if not empty and (backend == "sdpa" or (backend == "auto" and not lacking and dropout_p == 0)):
-        output = sdpa(query, key, value, mask, bias, call, dropout_p)
-        if backend == "sdpa" or output.device.type != "cpu" or can_be_trusted(output, query, key, value, bias, call):
-            return output
-    output, weights, _ = textbook(query, key, value, mask, bias, call, dropout_p)
-    return (output, weights) if return_weights else output
+    return mask, bias, call, dropout_p, return_weights, backend
 
 
 def sdpa(
@@ -120,21 +181,29 @@ def sdpa(
     dropout_p: float = 0.0,
 ) -> Float[Tensor, "*batch L Ev"]:
     """Compute the output with torch's fused kernels, which want four axes: (batch, heads, length, size)."""
-    restricted = mask is not None or bias is not None or call.window != (None, None)
-    top_left = isinstance(call.offset, int) and call.offset == 0
-    # The kernels' own causal is top-left, and on the CPU they multiply its −∞ by the scale: NaN for 0, +∞ for less.
-    is_causal = call.causal and top_left and not restricted and call.scale > 0
+    is_causal = is_causal_for_sdpa(call, mask, bias)
     attn_mask = None
-    if not is_causal and (restricted or call.causal):
-        attn_mask = allowed_pairs(call, mask, bias, query.device)
-        if bias is not None:
-            attn_mask = bias.masked_fill(~attn_mask, -torch.inf)  # the kernels take one mask: fold both into it
-        attn_mask = _four_axes(attn_mask.expand(call.scores_shape))
-    query, key, value = (_four_axes(x) for x in broadcast_heads(query, key, value, call))
+    if not is_causal and (call.causal or call.window != (None, None) or mask is not None or bias is not None):
+        limits = list(_limits(call, mask, None, query.device))
+        attn_mask = functools.reduce(torch.logical_and, limits) if limits else None
+        if bias is not None:  # the kernels take one mask: fold both into it
+            attn_mask = bias if attn_mask is None else torch.where(attn_mask, bias, -torch.inf)
+        attn_mask = _mask_axes(attn_mask, call)
+    grouped = call.repeats > 1 and key.shape[-3] > 1  # the kernels share a key head among query heads without a copy
+    query, key, value = (_four_axes(x) for x in broadcast_heads(query, key, value, call, repeat=not grouped))
+    if query.device.type == "cpu":  # or the kernel silently takes a path that is several times slower
+        query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+        query, key, value = (_padded(x, max(call.E, call.Ev)) for x in (query, key, value))
     output = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=call.scale
-    )
+        query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=call.scale,
+        enable_gqa=grouped,
+    )[..., : call.Ev]  # fmt: skip
     return output.reshape(*call.batch, call.L, call.Ev).to(query.dtype)  # autocast's kernels return half precision
+
+
+def _padded(x: Float[Tensor, "... E"], width: int) -> Float[Tensor, "... width"]:
+    """Add columns of zeros: they change no product of a query and a key, and come off a value's end again."""
+    return x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))
 
 
 def can_be_trusted(
@@ -158,8 +227,10 @@ def can_be_trusted(
     limit = torch.finfo(torch.promote_types(query.dtype, torch.float32)).max
     if bias is not None:
         limit -= float(bias.detach().abs().masked_fill(bias.detach().isinf(), 0).amax())
-    elif not (output.detach() == 0).all(-1).any():
-        return True
+    else:
+        rows = output.detach()[output.detach()[..., 0] == 0]  # few, so that the others are not read
+        if not (rows == 0).all(-1).any():
+            return True
     q_size, k_size = float(query.detach().abs().amax()), float(key.detach().abs().amax())
     return call.E * q_size * k_size * max(1.0, abs(call.scale)) < limit / 2
 
@@ -293,24 +364,41 @@ def allowed_pairs(
 ) -> Bool[Tensor, "*batch L S"]:
     """Combine every restriction of a call: a key is seen only where mask, bias, causal and window all allow it."""
     allowed = torch.ones((call.L, call.S), dtype=torch.bool, device=device)
+    return functools.reduce(torch.logical_and, _limits(call, mask, bias, device), allowed)
+
+
+def _limits(
+    call: arguments.Call, mask: Tensor | None, bias: Tensor | None, device: torch.device
+) -> Iterator[Bool[Tensor, "..."]]:
+    """Give one by one what hides keys from queries, each as small as it comes."""
     if mask is not None:
-        allowed = allowed & mask
+        yield mask
     if bias is not None:
-        allowed = allowed & ~bias.detach().isneginf()
-    q_pos = torch.as_tensor(call.offset, dtype=torch.int64, device=device) + torch.arange(call.L, device=device)
-    k_pos = torch.arange(call.S, device=device)
-    if call.causal:
-        allowed = allowed & masks.causal(q_pos, k_pos)
-    if call.window != (None, None):
-        allowed = allowed & masks.sliding_window(q_pos, k_pos, *call.window)
-    return allowed
+        yield ~bias.detach().isneginf()
+    if call.causal or call.window != (None, None):
+        q_pos = torch.as_tensor(call.offset, dtype=torch.int64, device=device) + torch.arange(call.L, device=device)
+        k_pos = torch.arange(call.S, device=device)
+        if call.causal:
+            yield masks.causal(q_pos, k_pos)
+        if call.window != (None, None):
+            yield masks.sliding_window(q_pos, k_pos, *call.window)
 
 
-def broadcast_heads(query: Tensor, key: Tensor, value: Tensor, call: arguments.Call) -> tuple[Tensor, Tensor, Tensor]:
-    """Give each query head its key/value head, and all three the same leading axes (views where possible)."""
+def broadcast_heads(
+    query: Tensor, key: Tensor, value: Tensor, call: arguments.Call, repeat: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Give each query head its key/value head, and all three the same leading axes (views where possible).
+
+    With ``repeat=False`` the key/value heads stay as few as they are.
+    """
+    batch = call.batch
     if call.repeats != 1:  # 0 where there are no query heads
-        key, value = (x.repeat_interleave(call.repeats, dim=-3) for x in (key, value))
-    query, key, value = (x.expand(*call.batch, *x.shape[-2:]) for x in (query, key, value))
+        if repeat:
+            key, value = (x.repeat_interleave(call.repeats, dim=-3) for x in (key, value))
+        else:
+            batch = (*call.batch[:-1], call.batch[-1] // call.repeats)
+    query = query.expand(*call.batch, *query.shape[-2:])
+    key, value = (x.expand(*batch, *x.shape[-2:]) for x in (key, value))
     return query, key, value
 
 
@@ -321,5 +409,13 @@ def _four_axes(x: Tensor) -> Tensor:
     return x if x.ndim == 4 else x.flatten(0, -4)
 
 
+def _mask_axes(x: Tensor, call: arguments.Call) -> Tensor:
+    """Give a mask or bias four axes as well. What is 1 stays 1: the kernels turn all they get into floats."""
+    if len(call.batch) > 2 and x.ndim > 3:  # folded with the other batch axes
+        x = x.expand(*call.batch[:-1], *x.shape[-3:]).flatten(0, -4)
+    return x[(None,) * (4 - x.ndim)]
+
+
 def _is_finite(x: Tensor) -> bool:
-    return bool(x.detach().isfinite().all())
+    total = x.detach().sum(dtype=torch.promote_types(x.dtype, torch.float32))  # quick; NaN and infinity stay in it
+    return math.isfinite(total) or bool(x.detach().isfinite().all())
