@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from lib.labs import softmax_and_attention
+from lib.labs import masks_and_leaks, softmax_and_attention
 from lib.labs.form import Call, Checkable, Exercise, Mistake, Property
 from lib.labs.judging import is_stub
 from lib.labs.report import Result, value
@@ -20,7 +20,7 @@ from lib.labs.running import run
 
 #: Every exercise by its name.
 EXERCISES: dict[str, Checkable] = {
-    exercise.name: exercise for lab in (softmax_and_attention,) for exercise in lab.EXERCISES
+    exercise.name: exercise for lab in (softmax_and_attention, masks_and_leaks) for exercise in lab.EXERCISES
 }
 
 __all__ = ["EXERCISES", "Call", "Checkable", "Exercise", "Mistake", "Property", "Result", "check", "grading", "show"]
@@ -86,6 +86,7 @@ def show(fn: Callable, *arguments: Any) -> None:
     exp gives [1.]
     """
     name = getattr(fn, "__name__", "the function")
+    functions = [argument.__name__ for argument in arguments if hasattr(argument, "__name__")]
     if is_stub(fn):
         print(f"{name}: not written yet.")
         return
@@ -97,5 +98,6 @@ def show(fn: Callable, *arguments: Any) -> None:
     elif outcome.raised:
         print(f"{name} stops in {outcome.raised}")
     else:
+        name += f"({functions[0]}, …)" if functions else ""
         text = value(outcome.given)
         print(f"{name} gives {text}" if "\n" not in text else f"{name} gives\n{text}")

@@ -20,6 +20,8 @@ class Call:
         By the names that the stub has, in its order; they are handed over by position.
     shown : dict
         For an argument that is no array and no number, what a reader should see in its place.
+    before : str
+        A line that comes first, such as the import of what is shown.
 
     Examples
     --------
@@ -30,10 +32,11 @@ class Call:
 
     arguments: dict[str, Any]
     shown: dict[str, str] = field(default_factory=dict)
+    before: str = ""
 
     def code(self, name: str) -> str:
         """Write the call as Python that can be pasted into a cell."""
-        lines, words = [], []
+        lines, words = [self.before] if self.before else [], []
         for argument, value in self.arguments.items():
             if isinstance(value, np.ndarray):
                 lines.append(f"{argument} = np.array({plain(value)})")
@@ -42,7 +45,7 @@ class Call:
 
     def change(self, **arguments: Any) -> "Call":
         """Give the call with other arguments."""
-        return Call({**self.arguments, **arguments}, self.shown)
+        return Call({**self.arguments, **arguments}, self.shown, self.before)
 
     def copies(self) -> list[Any]:
         """Give the arguments, arrays as fresh copies that the function may spoil."""
@@ -135,6 +138,8 @@ class Exercise:
         What comes back, in words that name the shape; two for a function that gives back two arrays.
     axes : dict
         For each array, the letter of each axis. Axes with one letter are made smaller together.
+    kept : tuple of str
+        Arrays whose numbers stay as they are when a call is made smaller.
     proper : callable
         Says of arguments whether the exercise asks for them; what is made smaller must stay proper.
 
@@ -151,6 +156,7 @@ class Exercise:
     mistakes: tuple[Mistake, ...]
     returns: tuple[str, ...]
     axes: Axes = field(default_factory=dict)
+    kept: tuple[str, ...] = ("value",)  # values that differ show what is taken from where
     proper: Callable[..., bool] = lambda *arguments: True
 
     @property
@@ -170,7 +176,10 @@ class Exercise:
 
     def smaller(self, call: Call) -> Iterator[Call]:
         """Suggest smaller calls: an entry fewer on one axis, then plainer numbers."""
-        for smaller in (*shorter(call, self.axes), *plainer(call, self.axes)):
+        for smaller in (
+            *shorter(call, self.axes),
+            *plainer(call, [name for name in self.axes if name not in self.kept]),
+        ):
             if self.proper(*smaller.arguments.values()):
                 yield smaller
 
@@ -188,12 +197,12 @@ def shorter(call: Call, axes: Axes) -> Iterator[Call]:
             yield call.change(**cut)
 
 
-def plainer(call: Call, axes: Axes) -> Iterator[Call]:
+def plainer(call: Call, names: list[str]) -> Iterator[Call]:
     """Replace one entry by 0 or 1, or by True."""
-    for name in axes:
+    for name in names:
         x = call.arguments.get(name)
-        if not isinstance(x, np.ndarray) or x.dtype.kind not in "fb" or name == "value":
-            continue  # values that differ show what is taken from where
+        if not isinstance(x, np.ndarray) or x.dtype.kind not in "fb":
+            continue
         for index in np.ndindex(*x.shape):
             for wanted in (True,) if x.dtype == bool else (0.0, 1.0):
                 if not np.isfinite(x[index]) or cost(x[index]) > cost(wanted):

@@ -211,8 +211,9 @@ def diagnose(exercise: Exercise, found: Found, outcomes: list, seed: int) -> tup
     best = most_alike(exercise, outcomes, prop, seed)
     if best is not None:
         return best.name, best.words, best.hint
-    if kind == "writes":
-        names = " and ".join(found.outcome.written)
+    written = {name: None for *_, outcome in outcomes for name in outcome.written}
+    if kind == "writes" or (written and kind == "values"):
+        names = " and ".join(written)
         return "writes", f"your function changes {names}, which belongs to whoever calls it.", WRITES
     if kind in ("kind", "count"):
         return kind, f"{found.problem.detail}.", "Look at the line with `return`, and at the docstring's Returns."

@@ -618,7 +618,7 @@ MASKED = Exercise(
     ),
     ("output (L, Ev)", "weights (L, S)"),
     {"query": "LE", "key": "SE", "value": "SV", "mask": "S"},
-    lambda query, key, value, mask: bool(mask.any()),
+    proper=lambda query, key, value, mask: bool(mask.any()),
 )
 
 EXERCISES = (SOFTMAX, SCORES, ATTENTION, MASKED)

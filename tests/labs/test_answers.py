@@ -6,9 +6,9 @@ import pytest
 
 from lib import labs
 from lib.labs import running
-from tests.labs import softmax_and_attention
+from tests.labs import masks_and_leaks, softmax_and_attention
 
-MODULES = (softmax_and_attention,)
+MODULES = (softmax_and_attention, masks_and_leaks)
 ENOUGH_RIGHT, ENOUGH_WRONG, SHARE = 4, 6, 0.9
 
 FUNCTIONS = {name: thing for module in MODULES for name, thing in vars(module).items() if callable(thing)}

@@ -11,6 +11,7 @@ from scripts import notebook_rules, notebooks, release_labs, repository
 from scripts.repository import ROOT
 
 SOURCES = release_labs.sources()
+FIRST = next(path for path in SOURCES if path.stem == "softmax_and_attention")
 MARKERS = re.compile(r"BEGIN SOLUTION|END SOLUTION|HIDDEN TESTS")
 
 
@@ -48,6 +49,13 @@ def test_no_solution_leaks(source):
         assert [line for line in lines if line in given] == [], cell.id
     for cell in student.cells:
         assert all("right" not in output.get("text", "") for output in cell.get("outputs", [])), cell.id
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=ids)
+def test_only_the_first_cell_of_a_students_version_leads_to_solutions(source):
+    cells = notebooks.read(release_labs.student_path(source)).cells
+    assert [n for n, cell in enumerate(cells) if "(solutions/" in cell.source] == [0]
+    assert cells[0].source.count("(solutions/") == 1
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=ids)
@@ -103,11 +111,11 @@ def test_the_stub_takes_what_the_check_hands_over(source):
 def copy(tmp_path):
     """Return a copy of the first lab, in a repository of its own."""
     shutil.copy(ROOT / "_config.yml", tmp_path)
-    for path in (SOURCES[0], release_labs.student_path(SOURCES[0])):
+    for path in (FIRST, release_labs.student_path(FIRST)):
         target = tmp_path / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
-    return tmp_path / SOURCES[0].relative_to(ROOT)
+    return tmp_path / FIRST.relative_to(ROOT)
 
 
 def change(path, place, **what):
