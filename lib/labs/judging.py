@@ -220,7 +220,7 @@ def diagnose(exercise: Exercise, found: Found, outcomes: list, seed: int) -> tup
     if is_constant(exercise, outcomes):
         return "hard_coded", "your function gives the same answer whatever it is given.", HARD_CODED
     if kind == "raises":
-        return "raises", "your function stops with an error.", RAISES
+        return "raises", "", RAISES.get(found.outcome.raised.kind, READ)
     if kind == "shape":
         return "shape", f"{found.problem.detail}.", SHAPE
     return None, "", prop.hint
@@ -229,7 +229,15 @@ def diagnose(exercise: Exercise, found: Found, outcomes: list, seed: int) -> tup
 RETURN = "Which word hands a result to whoever called the function?"
 WRITES = "Operators such as += and assignments such as x[...] = write into the array that came in. Work on a new one."
 HARD_CODED = "Does every argument take part in what you compute? Numbers of the example have no place in the function."
-RAISES = "Print the shape of every array in that line. Do they fit the operation?"
+READ = "Read the error's last line: what does it say, and about which value? Print that value just before."
+RAISES = {
+    "ValueError": "Print the shape of every array in that line. Do they fit the operation?",
+    "IndexError": "Print the shape of the array in that line. Do that axis and that position exist?",
+    "AxisError": "Print the shape of the array in that line. Does it have that axis?",
+    "NameError": "Where does that name get its value? Look for a slip of the keyboard.",
+    "TypeError": "Print the type of everything in that line. Which one is not what you think?",
+    "AttributeError": "Print the type of what stands before the dot. Does it have a part of that name?",
+}
 SHAPE = "Write the shape behind every line of your function, as a comment. Where does it stop being what you want?"
 
 
@@ -240,14 +248,17 @@ def most_alike(exercise: Exercise, outcomes: list, first: Property, seed: int) -
     """
     best, best_share = None, 0.0
     for mistake, theirs in known_outcomes(exercise, seed):
-        here, everywhere = [], []
+        here, everywhere, without_error = [], [], []
         for (prop, _, mine), (their, shows) in zip(outcomes, theirs, strict=True):
             agrees = alike(mine, their)
             if shows:
                 everywhere.append(agrees)
                 here += [agrees] if prop is first else []
+                without_error += [] if their.raised else [agrees]
             elif prop is first and not agrees:  # wrong where the known mistake is right
                 here.append(False)
+        if without_error and not any(without_error):
+            continue  # an error of the same kind alone says little
         share = HERE * mean(here) + (1 - HERE) * mean(everywhere)
         if share > best_share + 1e-9:
             best, best_share = mistake, share
@@ -342,7 +353,7 @@ def unfinished(exercise: Exercise, fn: Callable, outcome: Outcome) -> Result:
     if where not in (None, getattr(fn, "__name__", None)):
         return not_written(exercise, f"It calls {where}, which is not written yet.")
     if body_of(fn):
-        text = "There is code, but the line `raise NotImplementedError()` still stops it: delete that line."
+        text = "There is code, but the line with `raise` stops it: delete it."
         return not_written(exercise, text)
     return not_written(exercise)
 

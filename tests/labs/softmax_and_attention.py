@@ -249,6 +249,18 @@ def wrong_scaled_scores__writes(query, key):
     return query @ key.T
 
 
+def wrong_scaled_scores__raises__another_value_error(query, key):
+    return (query @ key.T).reshape(7, 11)
+
+
+def wrong_scaled_scores__raises__type(query, key):
+    return query @ key.T / np.sqrt(query.shape)[0].tolist()[0]
+
+
+def wrong_scaled_scores__raises__name(query, key):
+    return query @ keys.T
+
+
 def wrong_scaled_scores__raises(query, key):
     return query @ key.T / np.sqrt(query.shape[2])
 
