@@ -173,7 +173,9 @@ class SentenceModel:
         return self._norm(x + self._linear(inner, f"{name}.output.dense"), f"{name}.output.LayerNorm")
 
     def _linear(self, x: Float[np.ndarray, "B N n"], name: str) -> Float[np.ndarray, "B N m"]:
-        return x @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"]
+        # One large product over all tokens: a stack of small ones would wake the threads once per sentence.
+        y = x.reshape(-1, x.shape[-1]) @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"]
+        return y.reshape(*x.shape[:-1], -1)
 
     def _norm(self, x: Float[np.ndarray, "B N 384"], name: str) -> Float[np.ndarray, "B N 384"]:
         """Give each token's features mean 0 and variance 1, then the scale and shift that were learnt."""
