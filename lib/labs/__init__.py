@@ -61,7 +61,7 @@ def check(name: str, fn: Callable, seed: int = 0) -> float | None:
     >>> def softmax(scores):
     ...     raise NotImplementedError()
     >>> check("softmax", softmax)
-    softmax: not written yet. Fill the gap in the cell above, run that cell, then this one.
+    softmax: not written yet. Fill the gap in the cell above, run it, then this one.
     """
     if name not in EXERCISES:
         raise ValueError(f"name must be an exercise, one of {', '.join(EXERCISES)}; got {name!r}")

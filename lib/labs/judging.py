@@ -353,7 +353,7 @@ def unfinished(exercise: Exercise, fn: Callable, outcome: Outcome) -> Result:
     if where not in (None, getattr(fn, "__name__", None)):
         return not_written(exercise, f"It calls {where}, which is not written yet.")
     if body_of(fn):
-        text = "There is code, but the line with `raise` stops it: delete it."
+        text = "There is code; now delete the line with `raise`."
         return not_written(exercise, text)
     return not_written(exercise)
 

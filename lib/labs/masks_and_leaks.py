@@ -483,14 +483,14 @@ SAFE = Exercise(
     right_safe,
     (
         Property(
-            "rows with something to see",
+            "rows with keys",
             "Where a query may see a key, attention is what it was: hidden weights are 0, and the others sum to one.",
             full_rows,
             "Print scores, weights and output for this example, with their shapes.",
             2,
         ),
         Property(
-            "rows with nothing to see",
+            "rows without keys",
             "A query that may attend to nothing gets weights 0 and output 0, and the other queries notice nothing.",
             empty_rows,
             "Follow the row without keys: what is its maximum, and what is its sum?",

@@ -8,7 +8,7 @@ import numpy as np
 
 from lib.labs.form import Call, Property
 
-WIDTH = 88
+WIDTH = 84  # characters that fit beside a page's sidebars
 RIGHT, WRONG, NOT_WRITTEN = "right", "wrong", "not written"
 
 
@@ -63,7 +63,7 @@ def right(exercise: Any, calls: int, printed: int = 0, seed: int = 0) -> Result:
 
 def not_written(exercise: Any, why: str = "") -> Result:
     """Say calmly that there is nothing to check yet."""
-    what = why or "Fill the gap in the cell above, run that cell, then this one."
+    what = why or "Fill the gap in the cell above, run it, then this one."
     text = "\n".join(wrapped(f"{exercise.name}: not written yet. {what}"))
     return Result(exercise.name, NOT_WRITTEN, text, 0, exercise.points)
 
@@ -106,7 +106,8 @@ def wrong(exercise: Any, found: Any, diagnosis: tuple, holding: list, earned: fl
 def comparison(exercise: Any, found: Any) -> list[str]:
     """Show expected and given side by side, or the student's line that raised."""
     if found.problem.kind == "raises":
-        return ["It stops in " + line if n == 0 else line for n, line in enumerate(found.problem.detail.split("\n"))]
+        *place, error = f"It stops in {found.problem.detail}".split("\n")
+        return [*place, *wrapped(error)]
     if found.problem.kind == "writes":
         return [f"After it, {found.problem.detail}."]
     names = [words.split(" (")[0] for words in exercise.returns]

@@ -45,7 +45,7 @@ SOFTMAX = Exercise(
     lambda scores: reference.softmax(scores),
     (
         Property(
-            "rows that share out a whole",
+            "shares of each row",
             "Each row of the result is exp(score), divided by the sum of exp(score) along that row.",
             some_scores,
             "Work the example out on paper: which numbers are added up, and which number is divided by that sum?",

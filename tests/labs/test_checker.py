@@ -43,14 +43,14 @@ def softmax_of_another(scores):
 @pytest.mark.parametrize("stub", [softmax, softmax_of_dots])
 def test_a_stub_is_calmly_not_written_yet(capsys, stub):
     assert said(capsys, "softmax", stub) == (
-        "softmax: not written yet. Fill the gap in the cell above, run that cell, then this one.\n"
+        "softmax: not written yet. Fill the gap in the cell above, run it, then this one.\n"
     )
 
 
 def test_a_left_over_raise_is_named(capsys):
     text = said(capsys, "softmax", softmax_with_the_line_left)
     assert "not written yet" in text
-    assert "There is code, but the line with `raise` stops it: delete it." in text
+    assert "There is code; now delete the line with `raise`." in text
 
 
 def test_a_stub_that_is_called_is_named(capsys):
@@ -73,8 +73,8 @@ def softmax_over_columns(scores):
 WRONG_AXIS = """\
 softmax: not right yet. 0 of 4 points so far.
 
-What must hold: Each row of the result is exp(score), divided by the sum of exp(score)
-  along that row.
+What must hold: Each row of the result is exp(score), divided by the sum of
+  exp(score) along that row.
 
 The smallest call found that shows it:
     scores = np.array([[0.0, 0.0]])
@@ -82,8 +82,8 @@ The smallest call found that shows it:
 expected: [[0.5 0.5]]
 given: [[1. 1.]]
 
-Looks like: your sum runs down the columns (axis 0): each column sums to one, and the
-  rows do not.
+Looks like: your sum runs down the columns (axis 0): each column sums to one, and
+  the rows do not.
 
 Hint: In an array of shape (L, S), which axis counts the keys that one query chooses
   from?

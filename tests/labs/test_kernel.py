@@ -36,7 +36,7 @@ def said():
         ("hangs", "It does not come back, and was cut off"),
         ("raises", "It stops in centre, line 3:\n    return scores - scores.mean(axis=5)\nAxisError"),
         ("stub", "softmax: not written yet. Fill the gap"),
-        ("half", "the line with `raise` stops it"),
+        ("half", "There is code; now delete the line with `raise`."),
         ("warns", "3 of 4 points so far"),
         ("warns", "[[nan  0.]]"),
         ("asks", "It stops in softmax, line 2:\n    return scores * float(input"),
