@@ -72,7 +72,7 @@ class Leak(Failure):
 
 @dataclass(frozen=True)
 class CausalReport(Report):
-    """What :func:`check_causal` found.
+    """What :func:`lib.verify.check_causal` found.
 
     Attributes
     ----------
