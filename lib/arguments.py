@@ -246,7 +246,7 @@ def _leading_axes(arrays: dict[str, Any], enable_gqa: bool) -> tuple[tuple[int, 
         return np.broadcast_shapes(*leading), repeats
     except ValueError:
         hint = ""
-        if not enable_gqa and min(len(s) for s in leading) >= 1 and leading[0][-1] != leading[1][-1]:
+        if min(len(s) for s in leading) >= 1 and leading[0][-1] != leading[1][-1]:
             hint = "; for fewer key/value heads than query heads pass enable_gqa=True"
         raise ValueError(
             f"the leading axes of query {query}, key {key} and value {value} must broadcast{hint}"
@@ -306,7 +306,7 @@ def _offset(array_type: type, offset: Any, batch: tuple[int, ...]) -> Any:
         return 0
     if isinstance(offset, list | tuple):
         try:
-            offset = np.asarray(offset) if offset else np.zeros(0, dtype=int)  # an empty batch has no offsets
+            offset = np.asarray(offset) if offset else np.empty(0, dtype=int)  # an empty batch has no offsets
         except ValueError:  # rows of different lengths
             raise TypeError(f"offset must be an integer, or integers of shape (B,), got {_shown(offset)}") from None
     if not hasattr(offset, "shape") or tuple(offset.shape) == ():
@@ -321,7 +321,7 @@ def _offset(array_type: type, offset: Any, batch: tuple[int, ...]) -> Any:
     fits = len(entries) <= len(batch) and all(n in (1, m) for n, m in zip(entries, batch, strict=False))
     if not fits:
         raise ValueError(f"offset must be one integer, or one for each batch entry: shape {batch[:1]}, got {entries}")
-    if str(getattr(offset, "device", "cpu")) == "cpu":  # on a GPU, looking would make the CPU wait
+    if str(offset.device) == "cpu":  # on a GPU, looking would make the CPU wait
         for number in np.asarray(offset).flat:
             _offset_in_range(int(number))
     return offset.reshape(entries + (1,) * (len(batch) - len(entries) + 1))

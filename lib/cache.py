@@ -158,15 +158,15 @@ class KVCache:
         for row in np.flatnonzero(held + counts > self.capacity):
             out, n = held[row] - needed[row], needed[row]
             for array in (self._key, self._value):
-                array[row, :, :n] = self._copy(array[row, :, out : out + n])
+                array[row, :, :n] = self._movable(array[row, :, out : out + n])
                 array[row, :, n:] = 0
             self._dropped[row] += out
 
     def _write(self, key: Any, value: Any, start: np.ndarray, counts: np.ndarray, L: int) -> None:
         """Put the real tokens into the slots from ``start`` on: by slices where all rows agree, else one by one."""
         if (start == start[0]).all() and (counts == L).all():
-            self._key[:, :, start[0] : start[0] + L] = key
-            self._value[:, :, start[0] : start[0] + L] = value
+            slots = slice(start[0], start[0] + L)
+            self._key[:, :, slots], self._value[:, :, slots] = key, value
             return
         rows, columns = np.nonzero(np.arange(L) < counts[:, None])  # each real token's row, and its place in it
         slots = start[rows] + columns
@@ -221,11 +221,11 @@ class KVCache:
             raise ValueError(f"lengths must have shape (B,) = ({B},), got {counts.shape}")
         if (counts < 0).any() or (counts > L).any():
             raise ValueError(f"lengths must lie between 0 and L = {L}, got {counts.tolist()}")
-        return counts.astype(np.int64)
+        return counts
 
-    def _copy(self, x: Any) -> Any:
-        """Copy, since moving slots within one array must not read what it has already written."""
-        return x.copy()
+    def _movable(self, x: Any) -> Any:
+        """Give slots that can be moved within their own array: NumPy itself copies where both sides overlap."""
+        return x
 
     def _integers(self, numbers: np.ndarray) -> Any:
         """Give integers as the kind of array that attention wants beside these keys."""

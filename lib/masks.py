@@ -262,11 +262,11 @@ def _integers(x: Any, name: str, axes: int = 0, like: Any = None) -> Any:
     wide = x.long() if _is_tensor(x) else x.astype(np.int64, copy=False)  # wide enough for every position
     if kind == "uint64" and bool((wide < 0).any()):
         raise ValueError(f"{name} must hold integers that fit int64, got {x.tolist()}")
-    return like.long().new_tensor(wide.tolist()) if plain and _is_tensor(like) else wide
+    return like.long().new_tensor(wide) if plain and _is_tensor(like) else wide
 
 
 def _is_tensor(x: Any) -> bool:
-    return hasattr(x, "dtype") and hasattr(x, "requires_grad")  # known by what it has: this module never needs torch
+    return hasattr(x, "requires_grad")  # known by what it has: this module never needs torch
 
 
 def _fit_together(columns: dict[str, Any]) -> None:

@@ -247,7 +247,7 @@ def alibi_bias(
     distances = abs(q[..., None, :, None] - k[..., None, None, :])  # (..., 1, L, S)
     bias = 0 - _reals_like(slopes, distances)[:, None, None] * distances  # (..., H, L, S)
     dtype = _result_dtype(xp, dtype)
-    return _cast(xp.clip(bias, float(xp.finfo(dtype).min), 0), dtype)  # far away is far away, and never −∞
+    return _cast(xp.clip(bias, float(xp.finfo(dtype).min), None), dtype)  # far away is far away, and never −∞
 
 
 def slope_of_each_head(num_heads: int) -> list[float]:
@@ -336,7 +336,7 @@ def _require_floating(name: str, x: Any, wanted: str) -> None:
 
 
 def _is_tensor(x: Any) -> bool:
-    return hasattr(x, "dtype") and hasattr(x, "requires_grad")  # known by what it has: this module never needs torch
+    return hasattr(x, "requires_grad")  # known by what it has: this module never needs torch
 
 
 def _framework(x: Any) -> Any:

@@ -62,6 +62,11 @@ WRONG = [
     (ValueError, {"key": zeros(2, 5, 6), "value": zeros(2, 5, 2)},
      "the leading axes of query (2, 3, 4, 6), key (2, 5, 6) and value (2, 5, 2) must broadcast; for fewer key/value "
      "heads than query heads pass enable_gqa=True"),
+    (ValueError, {"query": zeros(4, 4, 6), "key": zeros(2, 5, 6), "value": zeros(2, 5, 2)},
+     "the leading axes of query (4, 4, 6), key (2, 5, 6) and value (2, 5, 2) must broadcast; for fewer key/value "
+     "heads than query heads pass enable_gqa=True"),
+    (ValueError, {"query": zeros(4, 6), "key": zeros(2, 5, 6), "value": zeros(3, 5, 2)},
+     "the leading axes of query (4, 6), key (2, 5, 6) and value (3, 5, 2) must broadcast"),
     # mask and bias
     *((TypeError, {"mask": zeros(4, 5, dtype=dtype)}, MASK + dtype + ADDITIVE)
       for dtype in ("float32", "int64", "uint8")),
@@ -96,7 +101,8 @@ WRONG = [
     (TypeError, {"offset": [True, False]}, OFFSET + "bool"),
     *((ValueError, {"offset": offset},
        f"offset must be one integer, or one for each batch entry: shape (2,), got {shape}")
-      for offset, shape in (([0, 1, 2], (3,)), ([], (0,)), (np.zeros((2, 3, 4), int), (2, 3, 4)))),
+      for offset, shape in (([0, 1, 2], (3,)), ([], (0,)), (np.zeros((2, 3, 4), int), (2, 3, 4)),
+                            (np.zeros((2, 4), int), (2, 4)), (np.zeros((3, 3), int), (3, 3)))),
     (ValueError, {"offset": 2**61 + 1}, f"offset must lie between -2**61 and 2**61, got {2**61 + 1}"),
     (ValueError, {"offset": -(2**70)}, f"offset must lie between -2**61 and 2**61, got {-(2**70)}"),
     (ValueError, {"offset": np.array([0, 2**63 - 1])}, f"offset must lie between -2**61 and 2**61, got {2**63 - 1}"),
@@ -200,11 +206,11 @@ FAST_ONLY = [
     (ValueError, {"dropout_p": float("nan")}, "dropout_p must be finite, got nan (float)"),
     (ValueError, {"dropout_p": -0.1}, "dropout_p must lie between 0 and 1, got -0.1"),
     (ValueError, {"dropout_p": 1.5}, "dropout_p must lie between 0 and 1, got 1.5"),
-    (ValueError, {"backend": "flash"}, "backend must be one of auto, sdpa, math, got 'flash'"),
-    (ValueError, {"backend": None}, "backend must be one of auto, sdpa, math, got None"),
-    (ValueError, {"backend": ["math"]}, "backend must be one of auto, sdpa, math, got ['math']"),
+    (ValueError, {"backend": "flash"}, "backend must be one of auto, sdpa, triton, math, got 'flash'"),
+    (ValueError, {"backend": None}, "backend must be one of auto, sdpa, triton, math, got None"),
+    (ValueError, {"backend": ["math"]}, "backend must be one of auto, sdpa, triton, math, got ['math']"),
     (ValueError, {"backend": np.array(["a", "b"])},
-     "backend must be one of auto, sdpa, math, got array(['a', 'b'], dtype='<U1')"),
+     "backend must be one of auto, sdpa, triton, math, got array(['a', 'b'], dtype='<U1')"),
     (ValueError, {"backend": "sdpa", "softcap": 1.0},
      "backend 'sdpa' has no softcap; use backend='auto' or 'math'"),
     (ValueError, {"backend": "sdpa", "return_weights": True},

@@ -29,7 +29,8 @@ def test_each_pair_on_its_own(name):
     mask, may = PAIRS[name]
     for q_pos, k_pos in POSITIONS:
         wanted = np.array([[may(q, k) for k in k_pos] for q in q_pos], bool).reshape(len(q_pos), len(k_pos))
-        for dtype in (np.int8, np.int64):
+        unsigned = [] if min([*q_pos, *k_pos]) < 0 else [np.uint64]
+        for dtype in (np.int8, np.int64, *unsigned):
             given = mask(np.array(q_pos, dtype), np.array(k_pos, dtype))
             assert given.dtype == bool
             np.testing.assert_array_equal(given, wanted)
@@ -77,6 +78,7 @@ def test_padding_hides_what_is_behind_the_lengths():
     given = masks.padding(torch.tensor([[0], [2]], dtype=torch.uint8), np.int64(2))
     assert given.dtype == torch.bool
     assert given.int().tolist() == [[[[0, 0]]], [[[1, 1]]]]
+    assert masks.padding(torch.tensor([0, 1, 3]), 3).int().tolist() == [[[0, 0, 0]], [[1, 0, 0]], [[1, 1, 1]]]
     assert masks.padding([], 3).shape == (0, 1, 3)
     assert masks.padding([0], 0).shape == (1, 1, 0)
     assert masks.padding(torch.tensor([0]), 0).shape == (1, 1, 0)
@@ -126,6 +128,21 @@ WRONG = [
      "q_pos must hold integers that fit int64, got [9223372036854775808]"),
     (ValueError, lambda: masks.causal(3, P),
      "q_pos must have a position axis, such as [0, 1, 2]; got the single number 3"),
+    (ValueError, lambda: masks.causal(np.array([0, 2**63], np.uint64), P),
+     "q_pos must hold integers that fit int64, got [0, 9223372036854775808]"),
+    (ValueError, lambda: masks.causal(np.array([2**64 - 1], np.uint64), P),
+     "q_pos must hold integers that fit int64, got [18446744073709551615]"),
+    (TypeError, lambda: masks.causal(np.zeros(0, np.float32), P), "q_pos must hold integers, got float32"),
+    *(
+        (ValueError, call, f"{name} must have a position axis, such as [0, 1, 2]; got the single number 3")
+        for name, call in (
+            ("k_pos", lambda: masks.causal(P, 3)),
+            ("q_pos", lambda: masks.sliding_window(3, P, 1)),
+            ("k_pos", lambda: masks.sliding_window(P, 3, 1)),
+            ("q_pos", lambda: masks.prefix(3, P, 1)),
+            ("k_pos", lambda: masks.prefix(P, 3, 1)),
+        )
+    ),
     (TypeError, lambda: masks.document(P, torch.arange(2)),
      "q_ids and k_ids must be of one framework, got ndarray and Tensor"),
     (TypeError, lambda: masks.bidirectional(torch.arange(2), P),

@@ -75,7 +75,7 @@ class KVCache(cache.KVCache):
         key, value = (x.detach() if isinstance(x, Tensor) else x for x in (key, value))
         return super().append(key, value, lengths)
 
-    def _copy(self, x: Tensor) -> Tensor:
+    def _movable(self, x: Tensor) -> Tensor:
         return x.clone()
 
     def _integers(self, numbers: np.ndarray) -> Tensor:

@@ -120,7 +120,7 @@ def merge(partials: Iterable[Partial]) -> Partial:
     joint = top = total = None  # the output so far; its lse is top + log(total)
     for output, lse in arguments.check_partials(Tensor, partials):
         dtype = torch.promote_types(torch.promote_types(output.dtype, lse.dtype), torch.float32)
-        part = output.to(dtype).masked_fill(lse.detach().isneginf()[..., None], 0)
+        part = output.masked_fill(lse.isneginf()[..., None], 0)
         part_lse = lse.to(dtype).clamp(max=torch.finfo(dtype).max)  # +∞ would leave NaN to the others
         if joint is None:
             joint, total = torch.zeros_like(part), torch.zeros_like(part_lse)

@@ -141,7 +141,7 @@ def masked_scores(
     allowed: Bool[np.ndarray, "*batch L S"],
     bias: Float[np.ndarray, "*batch L S"] | None,
     call: arguments.Call,
-    saturate: bool = False,
+    saturate: bool,
 ) -> tuple[Float[np.ndarray, "*batch L S"], Bool[np.ndarray, "*batch L"]]:
     """Compute how well each query matches each key, −∞ where hidden, and which rows stayed in the dtype's range."""
     scores = query @ key.swapaxes(-1, -2) * call.scale  # (..., L, S)
@@ -190,10 +190,9 @@ def weighted_sum(
     output = output + 0.0  # −0 becomes 0: a hidden negative value may not even leave its sign
     if finite.all():
         return output
-    weighed = allowed & (weights > 0)
-    up, down = meets(weighed, value == np.inf), meets(weighed, value == -np.inf)
+    up, down = meets(allowed, value == np.inf), meets(allowed, value == -np.inf)
     undefined = meets(allowed, np.isnan(value)) | meets(allowed & (weights == 0), np.isinf(value)) | (up & down)
-    return np.where(undefined, np.nan, np.where(up, np.inf, np.where(down, -np.inf, output))).astype(output.dtype)
+    return np.where(undefined, np.nan, np.where(up, np.inf, np.where(down, -np.inf, output)))
 
 
 def meets(pairs: Bool[np.ndarray, "*batch L S"], marked: Bool[np.ndarray, "*batch S Ev"]) -> np.ndarray:

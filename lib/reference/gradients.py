@@ -110,7 +110,7 @@ def attention_backward(
     dtype = np.result_type(query.dtype, np.float32)
     gradients, rows = _backward(*arrays, allowed, bias, call, dtype)
     columns = _not_finite(gradients.key) | _not_finite(gradients.value) | (rows[..., None] & allowed).any(-2)
-    if rows.any() or columns.any():
+    if columns.any():  # a row that left the range sees a key
         wider = np.float64 if dtype == np.float32 else np.longdouble
         again, _ = _backward(*arrays, allowed, bias, call, np.dtype(wider), saturate=True)
         lost = Gradients(rows, columns, columns, rows)

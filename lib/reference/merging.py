@@ -67,8 +67,8 @@ def merge(partials: Iterable[Partial]) -> Partial:
     for output, lse in arguments.check_partials(np.ndarray, partials):
         dtype = np.result_type(output.dtype, lse.dtype, np.float32)
         with np.errstate(all="ignore"):  # exp(−∞), log 0, parts that are not finite
-            part = np.where(np.isneginf(lse)[..., None], 0, output).astype(dtype)
-            part_top = np.minimum(lse.astype(dtype), np.finfo(dtype).max)  # +∞ would leave NaN to the others
+            part = np.where(np.isneginf(lse)[..., None], 0, output)
+            part_top = np.minimum(lse, np.finfo(dtype).max)  # of dtype; +∞ would leave NaN to the others
             before, top = top, np.maximum(top, part_top)
             shift = np.where(np.isneginf(top), 0, top)  # where nothing was seen yet: exp(−∞ − 0) = 0
             old, new = total * np.exp(before - shift), np.exp(part_top - shift)  # (..., L), the larger one is 1 or more

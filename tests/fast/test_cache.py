@@ -165,6 +165,11 @@ def test_works_in_inference_mode(lengths):
     assert held.value.sum() == 2
 
 
+def test_everything_is_on_the_device_asked_for():
+    store = KVCache(2, 1, 8, 4, device="meta")
+    assert store._key.device.type == store._value.device.type == store._integers(np.arange(2)).device.type == "meta"
+
+
 KEY = torch.zeros(2, 1, 3, 4)
 
 

@@ -72,6 +72,8 @@ def test_each_batch_entry_gets_its_own_mask(H):  # M4
     assert torch.equal(output, torch.tensor([1.0, 12.0])[:, None, None].expand(2, 2, H))
     with pytest.raises(ValueError, match=re.escape("mask must have axes (L, S) or (B, H, L, S)")):
         multi_head_attention(value, nothing, nothing, same, same, H, mask=mask)
+    with pytest.raises(ValueError, match=re.escape("bias must have axes (L, S) or (B, H, L, S)")):
+        multi_head_attention(value, nothing, nothing, same, same, H, bias=mask.float())
 
 
 def test_each_key_value_head_serves_neighbours():  # G1
@@ -129,6 +131,12 @@ X, SQUARE = torch.zeros(2, 3, 4), torch.zeros(4, 4)
 
 def call(x=X, W_q=SQUARE, W_k=SQUARE, W_v=SQUARE, W_o=SQUARE, num_heads=2, num_kv_heads=None, **options):
     return multi_head_attention(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads, **options)
+
+
+@pytest.mark.parametrize("name", ["key", "value", "W_q", "W_k", "W_v", "W_o", "b_q", "b_k", "b_v", "b_o"])
+def test_every_array_is_checked_by_its_name(name):
+    with pytest.raises(TypeError, match=f"^{name} must be a torch.Tensor, got str$"):
+        call(**{name: "four"})
 
 
 @pytest.mark.parametrize(

@@ -207,3 +207,11 @@ def test_attention_with_lse_checks_its_arguments():
     x = torch.zeros(2, 3)
     assert "mask must be boolean" in raised(TypeError, fast.attention_with_lse, x, x, x, mask=x)
     assert "needs offset=" in raised(ValueError, fast.attention_with_lse, x, x[:1], x[:1], causal=True)
+    assert "bias must broadcast" in raised(ValueError, fast.attention_with_lse, x, x, x, bias=x)
+
+
+def test_attention_with_lse_takes_any_scale():
+    query, key, value = torch.tensor([[2.0]]), torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [5.0]])
+    output, lse = fast.attention_with_lse(query, key, value, scale=0.5)  # scores 1 and 3
+    torch.testing.assert_close(lse, torch.tensor([1.0, 3.0]).logsumexp(-1, keepdim=True))
+    torch.testing.assert_close(output, torch.softmax(torch.tensor([[1.0, 3.0]]), -1) @ value)

@@ -266,8 +266,10 @@ def test_in_bfloat16_autocast():
     layer, x = MultiHeadAttention(8, 2, rotary_pairing="half"), torch.randn(2, 3, 8)
     with torch.autocast("cpu", torch.bfloat16):
         output = layer(x, causal=True)
-    assert output.dtype == torch.bfloat16
+        from_half = layer(x.bfloat16(), causal=True)
+    assert output.dtype == from_half.dtype == torch.bfloat16
     assert (output - layer(x, causal=True)).abs().max() < 0.05
+    assert (output - from_half).abs().max() < 0.05
 
 
 def test_weights_in_autocast():
@@ -283,6 +285,37 @@ def test_sizes_zero_and_one(B, L):
     layer = MultiHeadAttention(8, 2, rotary_pairing="half")
     output, weights = layer(torch.zeros(B, L, 8), causal=True, need_weights=True)
     assert (output.shape, weights.shape) == ((B, L, 8), (B, 2, L, L))
+
+
+def test_sizes_of_any_kind():
+    assert MultiHeadAttention(7, 2, head_dim=4)(torch.zeros(1, 3, 7)).shape == (1, 3, 7)
+    thin = MultiHeadAttention(8, 2, kdim=1, vdim=1)
+    assert thin(torch.zeros(1, 3, 8), torch.zeros(1, 5, 1), torch.zeros(1, 5, 1)).shape == (1, 3, 8)
+    x = randn(2, 3, 8)
+    layer = made(MultiHeadAttention, 8, 2, rotary_pairing="half", rotary_dim=0)  # nothing turns
+    assert torch.equal(layer(x), copied(layer, made(MultiHeadAttention, 8, 2))(x))
+    turned = made(MultiHeadAttention, 8, 2, rotary_pairing="half", rotary_base=1)  # all pairs turn alike
+    assert turned.rotary["base"] == 1
+    assert MultiHeadAttention(8, 2, dropout=1).dropout == 1
+
+
+def copied(source, target):
+    """Give the target with the source's weights."""
+    target.load_state_dict(source.state_dict())
+    return target
+
+
+def test_takes_over_the_device():
+    ours = MultiHeadAttention.from_torch(nn.MultiheadAttention(8, 2, device="meta"))
+    assert {x.device.type for x in ours.parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize("window", [None, (3, 0), [3, 0]], ids=str)
+def test_the_window_of_a_cache_may_be_said_again(window):
+    layer, x = made(MultiHeadAttention, 8, 2), randn(2, 5, 8)
+    wanted = layer(x, causal=True, window=(3, 0))
+    output = layer(x, causal=True, window=window, cache=KVCache(2, 2, 8, 4, **F64, window=3))
+    torch.testing.assert_close(output, wanted, **CLOSE)
 
 
 def test_says_its_heads():
@@ -349,6 +382,31 @@ def cached(layer=LAYER, x=X, **options):
         (ValueError, lambda: LAYER(X, bias=torch.ones(2, 3, 3)), "bias must have axes (L, S) or (B, H, L, S)"),
         (TypeError, lambda: LAYER(X, mask=torch.ones(3, 3)), "mask must be boolean (True = may attend), got float32"),
         (TypeError, lambda: LAYER(X, need_weights=1), "need_weights must be True or False, got 1 (int)"),
+        (
+            TypeError,
+            lambda: LAYER(X, need_weights=True, average_weights=1),
+            "average_weights must be True or False, got 1 (int)",
+        ),
+        (ValueError, lambda: LAYER(X, X, X[..., :7]), "value must have shape (..., length, 8), got (2, 3, 7)"),
+        (ValueError, lambda: MultiHeadAttention(8, 2, kdim=0), "kdim must be 1 or more, got 0"),
+        (ValueError, lambda: MultiHeadAttention(8, 2, vdim=0), "vdim must be 1 or more, got 0"),
+        (ValueError, lambda: MultiHeadAttention(8, 2, dropout=-0.5), "dropout must lie between 0 and 1, got -0.5"),
+        (TypeError, lambda: MultiHeadAttention(8, 2, dropout="0"), "dropout must be a real number, got '0' (str)"),
+        (
+            TypeError,
+            lambda: MultiHeadAttention(8, 2, rotary_pairing="half", rotary_base="1"),
+            "rotary_base must be a real number, got '1' (str)",
+        ),
+        (
+            TypeError,
+            lambda: MultiHeadAttention(8, 2, rotary_pairing="half", rotary_dim=2.0),
+            "rotary_dim must be an integer, got 2.0 (float)",
+        ),
+        (
+            ValueError,
+            lambda: MultiHeadAttention(8, 2, rotary_pairing="half", rotary_dim=-2),
+            "rotary_dim must be 0 or more, got -2",
+        ),
         (ValueError, lambda: LAYER(X, average_weights=True), "average_weights needs need_weights=True"),
         (ValueError, lambda: LAYER(X, lengths=[1, 2]), "lengths needs cache=; without one, hide padding with mask="),
         (ValueError, lambda: LAYER(X, positions=[0, 1, 2]), "positions needs a layer made with rotary_pairing="),

@@ -112,6 +112,7 @@ def test_results_are_on_the_device_of_what_is_given():
     positions = torch.arange(3, device="meta")
     assert sinusoidal(positions, 4).device.type == "meta"
     assert alibi_bias(2, positions, positions).device.type == "meta"
+    assert alibi_slopes(2, device="meta").device.type == "meta"
     assert rotary(torch.zeros(3, 4, device="meta"), [0, 1, 2]).device.type == "meta"
 
 

@@ -1,5 +1,6 @@
 """What the reference promises beyond the common rules: weights, exactness to the bit, and the ends of the range."""
 
+import sys
 import warnings
 
 import ml_dtypes
@@ -114,6 +115,19 @@ def test_a_row_beyond_the_range_changes_no_bit_of_the_others():
         assert np.isfinite(other).all()
 
 
+@pytest.mark.parametrize("name", OPTIONS)
+def test_what_stays_in_the_range_is_computed_once(name, monkeypatch):
+    room, dtypes = sys.modules["lib.reference.attention"], []
+    body = room.attend
+    monkeypatch.setattr(room, "attend", lambda *given, **also: dtypes.append(given[6]) or body(*given, **also))
+    query, key, value = draw(dtype="float32")
+    options = {k: x.astype("float32") if k == "bias" else x for k, x in OPTIONS[name].items()}
+    attention(query, key, value, **options)
+    assert dtypes == [np.float32]
+    attention(query * np.float32(1e30), key * np.float32(1e30), value, **options)
+    assert dtypes == [np.float32, np.float32, np.float64]
+
+
 def test_no_output_is_minus_zero():
     output = attention(np.zeros((2, 1)), np.zeros((2, 1)), np.full((2, 1), -0.0))
     assert not np.signbit(output).any()
@@ -167,6 +181,27 @@ def test_sums_that_cancel_beyond_the_range():
     query = np.array([[1e30, 1e30, 1]], np.float32)
     key = np.array([[1e30, -1e30, 0], [0, 0, 0]], np.float32)
     np.testing.assert_allclose(attention(query, key, np.array([[1], [3]], np.float32)), [[2]], rtol=1e-6)
+
+
+def test_a_score_beyond_double_is_the_largest_number_though_its_terms_cancel():
+    query = np.array([[1e200, 1e200, 1e200]])
+    key = np.array([[1e200, 1e200, -1e200], [0, 0, 0]])  # a plain product gives infinity − infinity
+    assert attention(query, key, np.array([[1.0], [3.0]])) == 1
+    assert attention(-query, key, np.array([[1.0], [3.0]])) == 3
+
+
+def test_offsets_without_a_sign():
+    query, key, value = draw()
+    wanted = attention(query, key, value, causal=True, offset=1)
+    for dtype in (np.uint8, np.uint64, np.int8):
+        offset = np.array([1, 1], dtype)
+        np.testing.assert_array_equal(attention(query, key, value, causal=True, offset=offset), wanted)
+        np.testing.assert_array_equal(attention(query, key, value, causal=True, offset=offset[0]), wanted)
+    far = np.array([2**61 - 1, 2**61 - 2], np.uint64)  # as real numbers both would be 2**61
+    np.testing.assert_array_equal(
+        attention(query, key, value, window=(2**61 - 3, None), offset=far),
+        attention(query, key, value, window=(2**61 - 3, None), offset=far.astype(np.int64)),
+    )
 
 
 def test_softcap_does_not_hide_an_overflow():

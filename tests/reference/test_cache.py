@@ -182,7 +182,32 @@ def test_reset_makes_a_new_cache_of_the_same_memory():
     np.testing.assert_array_equal(in_chunks(store, *tokens, (3, 3)), in_chunks(fresh, *tokens, (3, 3)))
 
 
-@pytest.mark.parametrize("rows", [1, [1], (1,), np.array([1]), np.int64(1)], ids=str)
+class Distant:
+    """Numbers that can only be listed, as those of a tensor on another device."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def tolist(self):
+        return self.numbers
+
+
+def test_lengths_that_can_only_be_listed():
+    store, x = KVCache(2, 1, 4, 1), np.zeros((2, 1, 3, 1))
+    store.append(x, x, Distant([1, 3]))
+    assert store.lengths.tolist() == [1, 3]
+
+
+def test_nothing_is_moved_before_a_row_would_overflow(monkeypatch):
+    store, x, moved = KVCache(1, 1, 4, 1, window=1), np.arange(8.0).reshape(1, 1, 8, 1), []
+    monkeypatch.setattr(store, "_movable", lambda slots: moved.append(slots.ravel().tolist()) or slots)
+    for count, wanted in ((3, []), (1, []), (1, [[3], [3]])):  # full, and then one too many: one of key, one of value
+        seen = int(store.lengths[0])
+        store.append(*[x[:, :, seen : seen + count]] * 2)
+        assert moved == wanted
+
+
+@pytest.mark.parametrize("rows", [1, [1], (1,), np.array([1]), np.array(1), np.int64(1), Distant([1])], ids=str)
 def test_reset_of_one_row_leaves_the_others(rows):
     tokens = sequences(2, 8)
     store = KVCache(2, G, 6, E, EV)

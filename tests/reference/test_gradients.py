@@ -1,5 +1,7 @@
 """The backward pass by hand: equal to autograd and to finite differences, and undisturbed by what is hidden."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -277,6 +279,36 @@ def test_scores_beyond_the_range_as_autograd(options):
         np.testing.assert_allclose(getattr(given, name) / (size + 1), gradient / (size + 1), rtol=0, atol=1e-5)
 
 
+def test_a_row_beyond_the_range_gives_the_keys_that_others_see_too_their_gradient():
+    # The first query's scores are −1e60 and −2e60: in single precision both are −∞, and its weights would be 0.
+    grad_output, value = np.ones((2, 1), np.float32), np.array([[1], [3]], np.float32)
+    query, key = np.array([[-1e30], [1]], np.float32), np.array([[1e30], [2e30]], np.float32)
+    assert attention_backward(grad_output[:1], query[:1], key, value).value.tolist() == [[1], [0]]
+    assert attention_backward(grad_output, query, key, value).value.tolist() == [[1], [1]]
+    assert attention_backward(grad_output, query, -key, value).value.tolist() == [[1], [1]]
+    causal = attention_backward(grad_output, query, key, value, causal=True)  # and the second key is seen by one alone
+    assert causal.value.tolist() == [[1], [1]]
+
+
+def test_scores_beyond_single_precision_keep_their_order():
+    query, key = np.array([[1e20]], np.float32), np.array([[1e20], [2e20]], np.float32)  # scores 1e40 and 2e40
+    given = attention_backward(np.ones((1, 1), np.float32), query, key, np.array([[1], [3]], np.float32))
+    np.testing.assert_array_equal(given.value, [[0], [1]])
+
+
+def test_what_stays_in_the_range_is_computed_once(monkeypatch):
+    room, dtypes = sys.modules["lib.reference.gradients"], []
+    body = room._backward
+    monkeypatch.setattr(room, "_backward", lambda *given, **also: dtypes.append(given[7]) or body(*given, **also))
+    grad_output, query, key, value, bias = some_problem(dtype="float32")
+    for options in ({}, {"causal": True, "offset": -2}, {"softcap": 2.0}, {"mask": np.eye(5, 6, dtype=bool)}):
+        dtypes.clear()
+        attention_backward(grad_output, query, key, value, bias=bias, **options)
+        assert dtypes == [np.float32]
+    attention_backward(grad_output, query * np.float32(1e30), key * np.float32(1e30), value, bias=bias)
+    assert dtypes[-1] == np.float64
+
+
 def test_a_row_beyond_the_range_changes_no_bit_of_what_it_does_not_see():
     grad_output, query, key, value, _ = some_problem(dtype="float32", L=6)
     key[0, 0] *= 1e15
@@ -354,6 +386,10 @@ WRONG = [
      "grad_output must be a numpy.ndarray, got torch.Tensor; lib.fast takes tensors"),
     ({"key": np.zeros((3, 5))}, ValueError, "key must have shape (..., S, E) with query's E = 4, got (3, 5)"),
     ({"causal": 1}, TypeError, "causal must be True or False, got 1 (int)"),
+    ({"mask": np.ones((3, 2), bool)}, ValueError,
+     "mask must broadcast to the scores' shape (..., L, S) = (3, 3), got (3, 2)"),
+    ({"bias": np.ones((3, 2))}, ValueError,
+     "bias must broadcast to the scores' shape (..., L, S) = (3, 3), got (3, 2)"),
 ]  # fmt: skip
 
 
@@ -386,6 +422,11 @@ def test_softmax_backward_computes_half_precision_in_single_precision():
     np.testing.assert_array_equal(given, np.array([30000, -30000], np.float16))
     many = np.full(4096, 2.0**-12, np.float16)
     np.testing.assert_array_equal(softmax_backward(many, np.full(4096, 3, np.float16)), 0)
+
+
+def test_softmax_backward_beyond_the_range_does_not_warn():
+    given = softmax_backward(np.array([0.001, 0.999], np.float32), np.array([3e38, -3e38], np.float32))
+    assert given[0] == np.inf
 
 
 def test_softmax_backward_of_an_equal_push_on_all_weights_is_zero():

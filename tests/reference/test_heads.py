@@ -210,6 +210,15 @@ def test_strided_and_reversed_views_give_the_same():
         np.testing.assert_array_equal(split_heads(view, 3), split_heads(x, 3))
 
 
+def test_a_mask_for_each_head_where_only_the_keys_have_a_batch():
+    rng = np.random.default_rng(11)
+    query, key, weights = rng.normal(size=(3, 6)), rng.normal(size=(2, 3, 6)), weights_for(rng)
+    mask = rng.random((2, 4, 3, 3)) < 0.6
+    given = multi_head_attention(query, *weights, 4, 2, key=key, mask=mask)
+    wanted = multi_head_attention(np.stack([query] * 2), *weights, 4, 2, key=key, mask=mask)
+    np.testing.assert_allclose(given, wanted, atol=1e-12)
+
+
 def test_perturbing_the_future_changes_nothing_before():  # C5
     rng = np.random.default_rng(8)
     x, weights = rng.normal(size=(2, 5, 6)), weights_for(rng)
@@ -225,6 +234,12 @@ def call(x=X, W_q=SQUARE, W_k=SQUARE, W_v=SQUARE, W_o=SQUARE, num_heads=2, num_k
     return multi_head_attention(x, W_q, W_k, W_v, W_o, num_heads, num_kv_heads, **options)
 
 
+@pytest.mark.parametrize("name", ["key", "value", "W_q", "W_k", "W_v", "W_o", "b_q", "b_k", "b_v", "b_o"])
+def test_every_array_is_checked_by_its_name(name):
+    with pytest.raises(TypeError, match=f"^{name} must be a numpy.ndarray, got str$"):
+        call(**{name: "four"})
+
+
 @pytest.mark.parametrize(
     "kind, wrong, text",
     [
@@ -235,6 +250,13 @@ def call(x=X, W_q=SQUARE, W_k=SQUARE, W_v=SQUARE, W_o=SQUARE, num_heads=2, num_k
         (TypeError, lambda: split_heads(X, 2.0), "num_heads must be an integer, got 2.0 (float)"),
         (ValueError, lambda: merge_heads(np.zeros((2, 3))), "x must have shape (..., H, L, D), got (2, 3)"),
         (TypeError, lambda: call(x=[[1.0]]), "query must be a numpy.ndarray, got list"),
+        (ValueError, lambda: call(num_heads=0), "num_heads must be 1 or more, got 0"),
+        (TypeError, lambda: call(num_heads=2.0), "num_heads must be an integer, got 2.0 (float)"),
+        (
+            ValueError,
+            lambda: call(x=X[0], mask=np.ones((1, 2, 3, 3), bool)),
+            "mask must have axes (L, S) or (H, L, S), where sizes of 1 broadcast, got (1, 2, 3, 3)",
+        ),
         (
             TypeError,
             lambda: call(x=X.astype(int)),

@@ -285,6 +285,7 @@ X = np.zeros((2, 3, 4))
             "positions must have shape (3,) or one row for each batch entry (2, 3), got (2,)",
         ),
         (ValueError, lambda: rotary(X[0], [0, 1]), "positions must have shape (3,), got (2,)"),
+        (ValueError, lambda: rotary(X[0], [[0, 1, 2]] * 2), "positions must have shape (3,), got (2, 3)"),
         (
             ValueError,
             lambda: rotary(X, np.zeros((3, 3), int)),
@@ -335,6 +336,26 @@ X = np.zeros((2, 3, 4))
             lambda: rotate_pairs(X, np.zeros((3, 2)), np.zeros((3, 2), int), pairing="half"),
             "sin must be floating, got int64",
         ),
+        (
+            ValueError,
+            lambda: rotate_pairs(X, np.zeros((3, 2)), np.zeros((4, 2)), pairing="half"),
+            "sin must broadcast to (..., L, pairs) = (2, 3, 2), got (4, 2)",
+        ),
+        (
+            TypeError,
+            lambda: rotate_pairs([1.0], np.zeros((3, 2)), np.zeros((3, 2)), pairing="half"),
+            "x must be an array or a tensor, got list",
+        ),
+        (
+            TypeError,
+            lambda: rotate_pairs(X, np.zeros((3, 2), int), np.zeros((3, 2)), pairing="half"),
+            "cos must be floating, got int64",
+        ),
+        (
+            ValueError,
+            lambda: rotate_pairs(X, np.zeros(2), np.zeros((3, 2)), pairing="half"),
+            "cos must have shape (..., L, features), got (2,)",
+        ),
         (ValueError, lambda: sinusoidal([0], 3), "dim must be even, since features are turned in pairs, got 3"),
         (ValueError, lambda: sinusoidal([0], -2), "dim must be 0 or more, got -2"),
         (ValueError, lambda: sinusoidal([0], 2, -1.0), "base must be positive, got -1.0"),
@@ -347,6 +368,11 @@ X = np.zeros((2, 3, 4))
         (ValueError, lambda: alibi_slopes(0), "num_heads must be 1 or more, got 0"),
         (TypeError, lambda: alibi_slopes(2.5), "num_heads must be an integer, got 2.5 (float)"),
         (TypeError, lambda: alibi_bias(2, [0j], [0]), "q_pos must hold integers or real numbers, got complex128"),
+        (
+            ValueError,
+            lambda: alibi_bias(2, 0, [0]),
+            "q_pos must have a position axis, such as [0, 1, 2]; got the single number 0",
+        ),
         (
             ValueError,
             lambda: alibi_bias(2, [0], 0),
