@@ -29,7 +29,8 @@ OTHER_NAME = {
 }  # fmt: skip
 
 # Functions that may have their first two arguments swapped, and those that may have the last two.
-FIRST_EITHER_WAY = {"result_type", "promote_types", "broadcast_shapes", "minimum", "maximum", "swapaxes", "clip"}
+FIRST_EITHER_WAY = {"result_type", "promote_types", "broadcast_shapes", "minimum", "maximum", "min", "max", "swapaxes",
+                    "clip"}  # fmt: skip
 LAST_EITHER_WAY = {"result_type", "broadcast_shapes"}
 QUIET = {"copy", "strict"}  # keywords: copy=False saves time only, and zip's strict=True never comes true
 
@@ -118,11 +119,12 @@ def _places(node: ast.AST, function: str, lines: range) -> Iterator[Place]:
         for i, child in enumerate(value if isinstance(value, list) else [value]):
             if not isinstance(child, ast.AST) or _changes_no_result(child):
                 continue
-            within, where = function, _own_lines(child, lines)
+            # What runs at import, such as a constant or a function's default, concerns all lines that follow from it.
+            at_import = isinstance(node, ast.Module | ast.ClassDef)
+            within, where = function, lines if at_import else _own_lines(child, lines)
             if isinstance(child, ast.FunctionDef | ast.ClassDef):
                 within = f"{function}.{child.name}".lstrip(".")
             yield Place(within, where, node, field, i if isinstance(value, list) else None, child)
-            # A function's default belongs to all its lines: they stand in its header, which runs at import only.
             inner = range(child.lineno, child.end_lineno + 1) if isinstance(child, ast.FunctionDef) else where
             yield from _places(child, within, inner)
 
@@ -190,7 +192,7 @@ def _changes(node: ast.AST, modules: set[str]) -> Iterator[ast.AST]:
             yield but(test=ast.UnaryOp(ast.Not(), node.test))
         case ast.With():
             yield ast.If(ast.Constant(True), node.body, [])
-        case ast.Return(value=ast.AST()):
+        case ast.Return(value=ast.AST()) if ast.unparse(node) != "return False":
             yield but(value=ast.Constant(None))
         case ast.Raise() | ast.Assign() | ast.Expr() | ast.Continue() | ast.Break() | ast.For():
             yield ast.Pass()

@@ -213,8 +213,10 @@ def fork(work: Callable[[], object]) -> int:
 def transplant(mutant: Mutant) -> None:
     """Give the loaded module's functions, whoever holds them already, the code of the mutant's."""
     module = sys.modules[mutant.path.removesuffix(".py").replace("/", ".")]
-    fresh = dict(vars(module))
+    fresh = {name: value for name, value in vars(module).items() if name.startswith("__")}
     exec(mutant.code(), fresh)
+    for name in set(vars(module)) - set(fresh):
+        delattr(module, name)
     for name, new in fresh.items():
         old = vars(module).get(name)
         if old is new or name.startswith("__"):
