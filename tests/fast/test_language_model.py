@@ -30,6 +30,32 @@ def tokens(B=2, L=6, seed=0):
 
 
 @pytest.mark.parametrize("options", KINDS)
+def test_is_what_the_paper_draws(options):
+    """Norm, attention, norm, MLP, each added to what goes by; a norm, and the embedding once more."""
+    model, x = made(**options), tokens()
+    h = F.embedding(x, model.embedding.weight)
+    if model.position_embedding is not None:
+        h = h + model.position_embedding.weight[: x.shape[1]]
+    for block in model.blocks:
+        h = h + block.attention(norm(block.attention_norm, h), causal=True)
+        wide, narrow = block.mlp[0], block.mlp[2]
+        inner = F.gelu(norm(block.mlp_norm, h) @ wide.weight.T + wide.bias)
+        h = h + inner @ narrow.weight.T + narrow.bias
+    torch.testing.assert_close(model(x), norm(model.norm, h) @ model.embedding.weight.T, atol=1e-11, rtol=0)
+
+
+def test_one_block_is_enough():
+    model = LanguageModel(V, 8, 1, 2, max_length=16).eval()
+    caches = model.new_cache(2)
+    logits = torch.cat([model(chunk, caches) for chunk in tokens().split(3, 1)], 1)
+    torch.testing.assert_close(logits, model(tokens()), atol=1e-6, rtol=0)
+
+
+def norm(layer, h):
+    return F.layer_norm(h, h.shape[-1:], layer.weight, layer.bias)
+
+
+@pytest.mark.parametrize("options", KINDS)
 @pytest.mark.parametrize("chunks", [(7,), (3, 3, 1), (1,) * 7], ids=str)  # K1, K2
 def test_chunks_through_a_cache_equal_the_whole(options, chunks):
     model, x = made(**options), tokens(L=7)

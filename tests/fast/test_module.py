@@ -249,6 +249,17 @@ def test_a_mask_beside_a_cache_hides_keys_too():
     torch.testing.assert_close(layer(x[:, 2:], causal=True, cache=cache, mask=mask), wanted, **CLOSE)
 
 
+def test_a_mask_beside_a_cache_of_rows_of_different_lengths():
+    layer = made(MultiHeadAttention, 8, 2).eval()
+    x, cache = randn(2, 4, 8), KVCache(2, 2, 4, 4, **F64)
+    mask = torch.tensor([False, True, True])
+    layer(x[:, :2], causal=True, cache=cache, lengths=[2, 1])
+    output = layer(x[:, 2:3], causal=True, cache=cache, mask=mask)
+    for b, kept in enumerate(([0, 1, 2], [0, 2])):
+        wanted = layer(x[b, kept], causal=True, mask=mask[: len(kept)])[-1:]
+        torch.testing.assert_close(output[b], wanted, **CLOSE)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_future_cannot_reach_the_past(training):  # C5, by gradient and by perturbation
     layer = made(MultiHeadAttention, 8, 2, rotary_pairing="half").train(training)
