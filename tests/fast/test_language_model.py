@@ -82,6 +82,16 @@ def test_generation_is_the_same_with_and_without_cache(options, seed):
     assert not torch.equal(drawn[0], drawn[2])
 
 
+def test_generation_uses_a_cache_of_the_size_it_needs_unless_told_otherwise(monkeypatch):
+    model, made_caches = made(), []
+    make = model.new_cache
+    monkeypatch.setattr(model, "new_cache", lambda *given: made_caches.append(given) or make(*given))
+    model.generate(tokens(L=3), 2, use_cache=False)
+    assert made_caches == []
+    model.generate(tokens(L=3), 2)
+    assert made_caches == [(2, 5)]
+
+
 def test_rows_of_a_batch_do_not_mix():
     model, prompt = made(), tokens(3, 4)
     together = model.generate(prompt, 8)
