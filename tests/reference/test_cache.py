@@ -191,6 +191,9 @@ class Distant:
     def tolist(self):
         return self.numbers
 
+    def __repr__(self):
+        return f"Distant({self.numbers})"
+
 
 def test_lengths_that_can_only_be_listed():
     store, x = KVCache(2, 1, 4, 1), np.zeros((2, 1, 3, 1))
