@@ -89,7 +89,7 @@ def check_attention(
     """
     subject = Subject(fn, framework, names, conventions, device)
     tell = progress or (lambda name, outcome: None)
-    with _evaluation_mode(subject):
+    with _evaluation_mode(subject), subject.framework.randomness():
         return _check(subject, _chosen(properties), timeout, tell, imported)
 
 
@@ -282,7 +282,7 @@ def cases(
     """
     given = {"framework": framework, "names": names, "conventions": conventions, **options}
     subject = Subject(fn, framework, names, conventions, options.get("device", "cpu"))
-    with _evaluation_mode(subject):
+    with _evaluation_mode(subject), subject.framework.randomness():
         broken = find_out(subject)
         reasons = {p.name: None if broken else p.untestable(subject) for p in PROPERTIES}
     found = [(Case(fn, p.name, given), reasons[p.name]) for p in PROPERTIES]

@@ -5,6 +5,7 @@ on a fixed set of probes that touches every property. An entry that agrees every
 nearly everywhere is what the failure looks like.
 """
 
+import re
 from functools import cache
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from lib.verify.probe import Probe
 from lib.verify.properties import PROPERTIES, RUNS, Property
 from lib.verify.properties.base import differs
 from lib.verify.properties.training import EMPTY_GRADIENTS, GRADIENTS, backward
+from lib.verify.shrink import size
 from lib.verify.subject import DoesNotHold, Outcome, Problem, Subject
 from lib.verify.wrong import Entry, catalogue
 
@@ -79,7 +81,8 @@ class Shares(NamedTuple):
 
     def of(self, failed: Failed, gradients: float | None) -> float:
         """Give one number, 1 only for agreement everywhere. The others count less: a second bug may show there."""
-        silent = _of_gradients(failed) or failed.problem.show.startswith("second call")  # no single output tells
+        chance = failed.problem.show.startswith("second call") or failed.prop.name == "dropout"
+        silent = _of_gradients(failed) or chance  # no single output tells
         telling = self.telling if self.telling is not None else float(silent)
         telling *= 1.0 if gradients is None else gradients
         exact = telling == self.others == 1.0
@@ -111,10 +114,10 @@ def _gives_the_same(subject: Subject, entry: Entry, failed: Failed) -> bool:
     """Say whether an entry does on the failing example what the function does there, and that is wrong."""
     wrong = _as_subject(entry, subject)
     probe, show = failed.problem.call, failed.problem.show
-    if entry.killed_by == RUNS:
+    if entry.killed_by == RUNS or show.startswith("strided"):  # which no entry gets wrong
         return False
-    if show.startswith("second call"):
-        by_chance = (failed.prop.holds(wrong, failed.probe) is not None for _ in range(20))
+    if show.startswith("second call") or failed.prop.name == "dropout":  # chance is at work: look at how it fails
+        by_chance = (_fails_alike(_asked(failed, wrong), failed.problem) for _ in range(20))
         return entry.killed_by == failed.prop.name and any(by_chance)
     mine, theirs = _seeded(subject, probe), _seeded(wrong, _for_entry(subject, probe))
     if not _alike(mine, theirs, _tolerance(subject, probe), probe):
@@ -128,15 +131,31 @@ def _gives_the_same(subject: Subject, entry: Entry, failed: Failed) -> bool:
     return failed.prop.name == entry.killed_by or _still_wrong(failed, wrong)
 
 
+def _fails_alike(found: Problem | None, problem: Problem) -> bool:
+    """Say whether two failures are of one kind and, to a factor of a hundred, of one size."""
+    if found is None or found.show != problem.show or _words(found.detail) != _words(problem.detail):
+        return False
+    return size(problem) / 100 <= size(found) <= size(problem) * 100
+
+
+def _words(detail: str) -> str:
+    return re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.1f}", detail)
+
+
 def _differs_from(output: np.ndarray, failed: Failed) -> bool:
     return bool(differs(output, failed.problem.expected, 1e-15).any())
 
 
 def _still_wrong(failed: Failed, wrong: Subject) -> bool:
+    return _asked(failed, wrong) is not None
+
+
+def _asked(failed: Failed, wrong: Subject) -> Problem | None:
+    """Ask an entry what the function failed."""
     try:
-        return failed.prop.holds(wrong, failed.probe) is not None
-    except Exception:
-        return False
+        return failed.prop.holds(wrong, failed.probe)
+    except Exception:  # it refuses
+        return None
 
 
 def _gradients_agree(subject: Subject, wrong: Subject, probe: Probe) -> bool:
@@ -254,6 +273,7 @@ def _fingerprint(subject: Subject) -> list[Probe]:
         ):
             continue
         found = [p for p in prop.probes(subject) if p.dtype != "bfloat16" and p.query.size + p.key.size < 4000]
+        found = [p for p in found if not p.options.get("dropout_p")]
         step = max(1, len(found) // 8)
         probes += [subject.fit(p) for p in found[::step]]
     return (

@@ -142,6 +142,18 @@ def _calls(subject: Subject, probe: Probe, problem: Problem, call: str) -> tuple
         return [f"output, weights = {call}"], "weights"
     if show == "dtype":
         return [f"output = {call}"], "output.dtype"
+    if show == "second call, output of the first":
+        other = call.replace("query", "-query", 1).replace("value", "value + 1", 1)
+        return [f"output = {call}", f"{other}  # another call"], "output"
+    if show == "second call, same arrays":
+        turned = (
+            ["mask[...] = mask[..., ::-1].copy()"]
+            if subject.framework.name == "numpy"
+            else ["mask[...] = mask.flip(-1)"]
+        )
+        turned = turned if "mask" in probe.options else []
+        other = [*turned, "key *= -1", "value += 1", f"{call}  # a call with other numbers in the same arrays"]
+        return [*other, *turned, "key *= -1", "value -= 1", f"output = {call}"], "output"
     if show.startswith("second call"):
         other = call.replace("query", "-query", 1).replace("value", "value + 1", 1)
         unmasked, other_unmasked = (
@@ -155,7 +167,8 @@ def _calls(subject: Subject, probe: Probe, problem: Problem, call: str) -> tuple
     if show.endswith(".grad"):
         shape = subject.swap_heads(loss_weights(probe.output_shape))
         loss = array_text(shape, probe.dtype, "torch")
-        return [f"output = {call}", f"(output * {loss}).sum().backward()"], show
+        product = f"output.mT * {loss}.mT.contiguous()" if show.startswith("strided") else f"output * {loss}"
+        return [f"output = {call}", f"({product}).sum().backward()"], show.removeprefix("strided ")
     if show.endswith("after the call"):
         return [call], show.split()[0]
     seeded = "dropout_p" in probe.options and probe.options["dropout_p"]
@@ -168,13 +181,15 @@ def _in_function_order(subject: Subject, problem: Problem) -> tuple[Any, Any]:
     """Turn expected and given into the function's order of axes."""
     turned = []
     for x in (problem.expected, problem.given):
-        swap = isinstance(x, np.ndarray) and problem.show in (
+        swap = isinstance(x, np.ndarray) and problem.show.removeprefix("strided ") in (
             "output",
             "query.grad",
             "key.grad",
             "value.grad",
             "second call",
             "second call without mask",
+            "second call, output of the first",
+            "second call, same arrays",
         )
         turned.append(subject.swap_heads(x) if swap else x)
     return turned[0], turned[1]

@@ -1,5 +1,7 @@
 """NumPy and torch behind one small face: make arrays, read them back, compare them. torch is imported on demand."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,10 @@ class NumPy:
         """Say whether ``x`` is an array of this framework."""
         return isinstance(x, np.ndarray | np.generic)
 
+    def real(self, x: np.ndarray) -> bool:
+        """Say whether ``x`` holds real numbers, and not objects, text or complex numbers."""
+        return x.dtype.kind in "fiub"
+
     def dtype(self, x: np.ndarray) -> str:
         """Name the dtype."""
         return x.dtype.name
@@ -42,6 +48,15 @@ class NumPy:
     def seed(self, seed: int) -> None:
         """Seed the framework's own generator."""
         np.random.seed(seed)  # noqa: NPY002 - functions under test may draw from the global generator
+
+    @contextlib.contextmanager
+    def randomness(self) -> Iterator[None]:
+        """Put the global generator back at the end."""
+        state = np.random.get_state()  # noqa: NPY002
+        try:
+            yield
+        finally:
+            np.random.set_state(state)  # noqa: NPY002
 
     def quietly(self) -> Any:
         """Give a context for calls without gradients."""
@@ -73,6 +88,10 @@ class Torch:
         """Say whether ``x`` is a tensor."""
         return isinstance(x, self.module.Tensor)
 
+    def real(self, x: Any) -> bool:
+        """Say whether ``x`` holds real numbers, and not complex ones."""
+        return not x.is_complex()
+
     def dtype(self, x: Any) -> str:
         """Name the dtype."""
         return str(x.dtype).removeprefix("torch.")
@@ -90,6 +109,14 @@ class Torch:
         else:
             self.module.manual_seed(seed)
         np.random.seed(seed)  # noqa: NPY002 - functions under test may draw from the global generator
+
+    @contextlib.contextmanager
+    def randomness(self) -> Iterator[None]:
+        """Put the global generators back at the end."""
+        devices = [] if self.device == "cpu" else [self.module.device(self.device)]
+        kinds = {"device_type": devices[0].type} if devices else {}
+        with NumPy().randomness(), self.module.random.fork_rng(devices, **kinds):
+            yield
 
     def quietly(self) -> Any:
         """Give a context for calls without gradients."""

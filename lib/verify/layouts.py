@@ -15,6 +15,7 @@ NUMPY = {
     "every second row": "np.repeat({x}, 2, axis=-2)[..., ::2, :]",
     "reversed": "{x}[..., ::-1, :].copy()[..., ::-1, :]",
     "broadcast": "np.broadcast_to({x}[..., :1, :], {x}.shape)",
+    "broadcast along axis -3": "np.broadcast_to({x}[..., :1, :, :], {x}.shape)",
     "part of a larger array": "np.concatenate([{x}, {x}], axis=-2)[..., {x}.shape[-2]:, :]",
     "heads last but one": "np.ascontiguousarray({x}.swapaxes(-2, -3)).swapaxes(-2, -3)",
 }
@@ -25,9 +26,13 @@ TORCH = {
     "every second": "{x}.repeat_interleave(2, -1)[..., ::2]",
     "every second row": "{x}.repeat_interleave(2, -2)[..., ::2, :]",
     "broadcast": "{x}[..., :1, :].expand({x}.shape)",
+    "broadcast along axis -3": "{x}[..., :1, :, :].expand({x}.shape)",
     "part of a larger array": "torch.cat([{x}, {x}], -2)[..., {x}.shape[-2]:, :]",
     "heads last but one": "{x}.swapaxes(-2, -3).contiguous().swapaxes(-2, -3)",
 }
+
+#: These repeat one row, or one head, and change what the array holds.
+BROADCAST = ("broadcast", "broadcast along axis -3")
 
 
 def expression(layout: str, name: str, framework: str) -> str:
@@ -44,9 +49,9 @@ def lay_out(array: Any, layout: str, framework: str, module: Any) -> Any:
 def available(framework: str, lead: tuple[int, ...]) -> list[str]:
     """List the layouts that exist in a framework for arrays with these leading axes."""
     names = list(NUMPY if framework == "numpy" else TORCH)
-    return [name for name in names if lead or name != "heads last but one"]
+    return [name for name in names if lead or name not in ("heads last but one", "broadcast along axis -3")]
 
 
 def seen_through(array: np.ndarray, layout: str) -> np.ndarray:
-    """Give the values that the layout shows: only "broadcast" changes them, to the first row everywhere."""
-    return np.broadcast_to(array[..., :1, :], array.shape).copy() if layout == "broadcast" else array
+    """Give the values that the layout shows: those that broadcast repeat the first row, or the first head."""
+    return lay_out(array, layout, "numpy", np).copy() if layout in BROADCAST else array

@@ -32,6 +32,8 @@ def shrink(
     -------
     probe, problem
     """
+    if not prop.shrinks:
+        return probe, problem
     tries, deadline = TRIES, time.process_time() + seconds
     progress = True
     while progress:
@@ -240,7 +242,7 @@ def _plainer(probe: Probe) -> Iterator[Probe]:
         if x is None:
             continue
         yield probe.change(**{name: np.where(np.isfinite(x), np.round(x), x)})
-        yield probe.change(**{name: np.abs(x)})
+        yield probe.change(**{name: np.where(np.isfinite(x), np.abs(x), x)})  # −∞ blocks, ∞ does not
         if x.size <= 8:
             yield from _single_entries(probe, name, x)
     mask = probe.options.get("mask")

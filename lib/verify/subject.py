@@ -128,7 +128,9 @@ class Subject:
         """Say whether the function has all these options."""
         return self.options.issuperset(options)
 
-    def run(self, probe: Probe, watch: bool = False, gradients: bool = False) -> Outcome:
+    def run(
+        self, probe: Probe, watch: bool = False, gradients: bool = False, arrays: dict[str, Any] | None = None
+    ) -> Outcome:
         """Call the function and say what it did; only interruptions get through.
 
         Parameters
@@ -138,8 +140,14 @@ class Subject:
             Look whether the function writes to its arguments.
         gradients : bool
             Let torch record the call, with gradients wanted for every floating array.
+        arrays : dict
+            The framework's arrays of an earlier call, to be filled with this probe's numbers and used again.
         """
         inputs = self.make(probe)
+        if arrays is not None:
+            for name, x in inputs.items():
+                arrays[name][...] = x
+            inputs = {name: arrays[name] for name in inputs}
         before = {name: self.framework.snapshot(x) for name, x in inputs.items()} if watch else {}
         if gradients:
             for name, x in inputs.items():
@@ -170,7 +178,7 @@ class Subject:
         """
         return self.outcome(probe).output
 
-    def outcome(self, probe: Probe, **how: bool) -> Outcome:
+    def outcome(self, probe: Probe, **how: Any) -> Outcome:
         """Give all that a call did, as :meth:`output` does."""
         outcome = self.run(probe, **how)
         if outcome.error is not None:
@@ -265,6 +273,8 @@ class Subject:
             kind = "nothing (None)" if given is None else f"a {type(given).__name__}"
             hint = ": is a `return` missing?" if given is None else ""
             return Outcome(error=f"gave back {kind}, {wanted}{hint}")
+        if not self.framework.real(given):
+            return Outcome(error=f"gave back numbers of dtype {self.framework.dtype(given)}, {wanted}")
         output = self.framework.read(given)
         scores = (probe.L, probe.S)
         weights = next((x for x in rest if self.framework.owns(x) and tuple(x.shape)[-2:] == scores), None)
@@ -289,7 +299,8 @@ def _with_columns(probe: Probe, size: int) -> Probe:
 
 
 def _with_rows(probe: Probe, length: int) -> Probe:
-    """Give as many queries as keys, by repeating some."""
+    """Give as many queries as keys, by repeating some; none of either, where one has none."""
+    length = 0 if 0 in (probe.L, probe.S) else length
     rows, columns = np.arange(length) % max(probe.L, 1), np.arange(length) % max(probe.S, 1)
     changes: dict[str, Any] = {
         name: x[..., rows if x.shape[-2] > 1 else slice(None), :][..., columns if x.shape[-1] > 1 else slice(None)]
@@ -420,7 +431,7 @@ def _documented_parameters(fn: Callable) -> Mapping[str, inspect.Parameter] | No
 
 def _takes_three_arrays(fn: Callable, parameters: Mapping, names: dict[str, str | None]) -> None:
     """Raise unless the function can be called with query, key and value."""
-    if not parameters:
+    if not parameters and _takes_any_positional(fn):
         return  # (*args, **kwargs)
     arrays = [names.get(n) or n for n in ("query", "key", "value")]
     positional = [n for n, p in parameters.items() if p.kind is not p.KEYWORD_ONLY]
@@ -459,7 +470,11 @@ def name_of(fn: Any) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Say what was raised and where: the last line that is neither this package's nor a library's."""
-    text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else '(no text)'}"
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # an error whose own text raises
+        lines = []
+    text = f"{type(error).__name__}: {lines[0] if lines else '(no text)'}"
     frames = traceback.extract_tb(error.__traceback__)[1:]
     theirs = [f for f in frames if "site-packages" not in f.filename and "/lib/python" not in f.filename]
     if not theirs:

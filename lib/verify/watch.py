@@ -188,7 +188,8 @@ def _cause(code: int) -> str:
     """Say how a process ended that told no report."""
     if code < 0:
         with contextlib.suppress(ValueError):
-            return f"crashed Python: {signal.Signals(-code).name} ({signal.strsignal(-code)})"
+            hint = "; the memory may have run out" if -code == signal.SIGKILL else ""
+            return f"crashed Python: {signal.Signals(-code).name} ({signal.strsignal(-code)}){hint}"
     return f"ended Python, with exit code {code}"
 
 

@@ -233,6 +233,54 @@ def test_only_several_tokens_together(tokens):
     assert not report.ok and "and later ones, changed together" in report.failures[0].message
 
 
+def chooses_half(x):
+    """Let the half of the tokens that score highest through, as experts that choose their tokens do."""
+    score = x.sum(-1)
+    return x * (score >= score.median(1, keepdim=True).values)[..., None]
+
+
+UNUSUAL = {
+    "experts choose tokens": lambda t, x: chooses_half(x),
+    "only the largest of all": lambda t, x: x + x.detach().amax(1, keepdim=True),
+    "sorted tokens": lambda t, x: x + t.sort(1).values[..., None],
+    "count of different tokens": lambda t, x: x * torch.tensor([len(row.unique()) for row in t])[:, None, None],
+    "positions count the pads to come": lambda t, x: x + (torch.arange(t.shape[1]) + (t == 0).sum(1, True))[..., None],
+    "everybody sees pads": lambda t, x: x + (x * (t == 0)[..., None]).sum(1, keepdim=True),
+    "the sum of the whole below the line": lambda t, x: x.exp().cumsum(1) / x.exp().sum(1, keepdim=True),
+    "a hundred thousandth of the mean": lambda t, x: x + 1e-5 * x.mean(1, keepdim=True),
+    "Fourier transform over time": lambda t, x: torch.fft.fft(x, dim=1).real,
+}
+HOLDING = {
+    "sum so far": lambda t, x: x.cumsum(1),
+    "largest so far": lambda t, x: x.cummax(1).values,
+    "positions count the pads so far": lambda t, x: x + (t == 0).cumsum(1)[..., None],
+    "pads hidden": lambda t, x: (x * (t != 0)[..., None]).cumsum(1),
+    "each its own": lambda t, x: torch.where(x.sum(-1, keepdim=True) > 0, x, 0 * x),
+    "bfloat16": lambda t, x: x.bfloat16().cumsum(1),
+}
+
+
+def mixing(mix):
+    """Embed tokens, mix them, and give logits."""
+    torch.manual_seed(0)
+    embed = nn.Embedding(V, V)
+    return lambda tokens: mix(tokens, embed(tokens))
+
+
+@pytest.mark.parametrize("how", UNUSUAL)
+def test_an_unusual_leak_is_caught(how):
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 0, 2, 6], [2, 0, 5, 3, 5, 8, 0, 7]])
+    report = verify.check_causal(mixing(UNUSUAL[how]), tokens)
+    assert not report.ok and {f.property.split(",")[0] for f in report.failures} & {"perturbation", "padding"}
+
+
+@pytest.mark.parametrize("how", HOLDING)
+def test_an_unusual_model_that_holds(how):
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 0, 2, 6], [2, 0, 5, 3, 5, 8, 0, 7]])
+    report = verify.check_causal(mixing(HOLDING[how]), tokens)
+    assert report.ok, report
+
+
 # With a cache ------------------------------------------------------------------------------------------------------
 
 

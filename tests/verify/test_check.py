@@ -266,6 +266,7 @@ USAGE = [
     ({"fn": torch.nn.Identity}, "is a class: pass Identity(…)"),
     ({"fn": torch.nn.Identity()}, 'Identity is a torch module: pass framework="torch"'),
     ({"fn": two}, "fn must take query, key and value; two takes (query, key)"),
+    ({"fn": lambda: 1}, "fn must take query, key and value; <lambda> takes ()"),
     ({"fn": needs_more}, "'dropout' has no default"),
     ({"fn": textbook, "framework": "jax"}, 'framework must be "numpy" or "torch", got \'jax\''),
     ({"fn": textbook, "names": {"attn_mask": "mask"}}, "the contract's name comes first: mask=attn_mask"),
@@ -314,6 +315,37 @@ def test_gives_back_something_else(body, text, suspect):
 
     report = check_attention(mine)
     assert text in report.failures[0].message and report.failures[0].suspect == suspect
+
+
+def test_numbers_that_are_not_real():
+    def mine(query, key, value):
+        return textbook(query, key, value).astype(complex)
+
+    assert "gave back numbers of dtype complex128" in check_attention(mine).failures[0].message
+    report = check_attention(lambda query, key, value: np.array([[object()]]))
+    assert "gave back numbers of dtype object" in report.failures[0].message
+
+
+def test_an_error_without_text():
+    class Silent(Exception):
+        def __str__(self):
+            raise RuntimeError("no text either")
+
+    def mine(query, key, value):
+        raise Silent
+
+    assert "Silent: (no text)" in check_attention(mine).failures[0].message
+
+
+def test_generators_are_left_alone():
+    def mine(query, key, value, dropout_p=0.0):
+        np.random.seed(3)  # noqa: NPY002 - what people do
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout_p)
+
+    before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
+    check_attention(mine, "torch", properties=["equation", "dropout"])
+    assert (np.random.get_state()[1] == before[0]).all()  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), before[1])
 
 
 def test_other_framework_is_recognised():

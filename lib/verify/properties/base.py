@@ -8,6 +8,9 @@ import numpy as np
 from lib.verify.probe import Probe
 from lib.verify.subject import DoesNotHold, Problem, Refusal, Subject
 
+#: Pairs of query and key at which long probes end for a function that takes as many queries as keys only.
+MOST_PAIRS = 300_000
+
 
 def always(subject: Subject) -> str | None:
     """Apply to every function."""
@@ -31,6 +34,8 @@ class Property:
         Options without which there is nothing to test.
     applies : function of a subject
         Gives the reason why there is nothing to test, or None.
+    shrinks : bool
+        Whether a smaller probe says the same; with too few numbers, shares are left to chance.
     """
 
     name: str
@@ -39,6 +44,7 @@ class Property:
     check: Callable[[Subject, Probe], None]
     needs: tuple[str, ...] = ()
     applies: Callable[[Subject], str | None] = always
+    shrinks: bool = True
 
     def untestable(self, subject: Subject) -> str | None:
         """Give the reason why this property cannot be tested on a function, or None."""
@@ -65,6 +71,8 @@ class Property:
         asked, refusals = 0, []
         for probe in self.probes(subject):
             probe = subject.fit(probe)
+            if not subject.form.any_lengths and probe.L * probe.S > MOST_PAIRS:
+                continue
             try:
                 problem = self.holds(subject, probe)
             except Refusal as refusal:

@@ -13,7 +13,7 @@ from lib.verify.properties.base import (
     leads,
     require_same,
 )
-from lib.verify.subject import DoesNotHold, Problem, Subject
+from lib.verify.subject import DoesNotHold, Problem, Refusal, Subject
 
 # --- shape and dtype
 
@@ -141,15 +141,23 @@ def probes_scale(subject: Subject) -> Iterator[Probe]:
     two_keys = Probe(np.ones((1, 4)), np.array([[1.0] * 4, [0.0] * 4]), np.array([[1.0], [0.0]]))
     for scale in (1.0, 0.25, 2.0, 0.0):
         yield two_keys.change(scale=scale)
-    for seed, scale in enumerate([0.125, 1.0, 0.0, 1.5]):
+    for seed, scale in enumerate([0.125, 1.0, 0.0, 1.5, 8.0]):
         yield draw(40 + seed, 3, 5, 4, 2, scale=scale)
+    yield draw(46, 3, 5, 4, 2, scale=-0.5).change(corner="a negative scale")
+
+
+def check_scale(subject: Subject, probe: Probe) -> None:
+    """Compare with the equation. Some take the scale's root, which a negative one does not have."""
+    if probe.options["scale"] < 0 and np.isnan(subject.output(probe)).all():
+        raise Refusal(probe.corner, "gives NaN")
+    agrees_with_equation(subject, probe)
 
 
 SCALE = Property(
     "scale",
     "A given scale multiplies the products QKᵀ as it is, 0 too.",
     probes_scale,
-    agrees_with_equation,
+    check_scale,
     needs=("scale",),
 )
 

@@ -19,6 +19,8 @@ def probes_batch(subject: Subject) -> Iterator[Probe]:
         yield draw(301, 2, 3, 4, 5, lead=lead)
         if subject.has("causal"):
             yield draw(302, 4, 4, 4, 2, lead=lead, causal=True)
+    for lead in leads(subject, (17,), (17, 1), (1, 17)):  # more than a kernel's block of heads
+        yield draw(305, 2, 3, 2, 1, lead=lead)
     for lead in leads(subject, (2,), (2, 1), (1, 2)):
         query = np.ones((*lead, 1, 1))
         query[(0,) * len(lead)] = 1e4

@@ -158,15 +158,27 @@ def probes_bias(subject: Subject) -> Iterator[Probe]:
             full = shape == (*lead, L, S)
             corner = None if full else f"a bias of {len(shape)} axes for inputs with {len(lead) + 2}, some of size 1"
             yield draw(140, L, S, 4, 2, lead=lead, bias=bias).change(query=np.zeros((*lead, L, 4)), corner=corner)
-            if subject.has("scale"):
-                yield draw(141, L, S, 4, 2, lead=lead, bias=bias, scale=0.5).change(corner=corner)
+            more = {"scale": 0.5} if subject.has("scale") else {}
+            yield draw(141, L, S, 4, 2, lead=lead, bias=bias, **more).change(corner=corner)
+    bias = np.arange(16.0).reshape(4, 4) / 8  # as many queries as keys, and not symmetric
+    yield draw(142, 4, 4, 4, 2, bias=bias).change(query=np.zeros((4, 4)))
+
+
+def check_bias(subject: Subject, probe: Probe) -> None:
+    """Compare with the equation, unless the scores are wrong without a bias too: that is told elsewhere."""
+    if probe.query.any() and "scale" not in probe.options:
+        plain = probe.change(bias=None, corner=None)
+        answer = subject.expected(plain)
+        if differs(subject.output(plain), answer.output, answer.tolerance).any():
+            return
+    agrees_with_equation(subject, probe)
 
 
 BIAS = Property(
     "bias",
     "The bias is added to the scaled scores before the softmax; −∞ blocks.",
     probes_bias,
-    agrees_with_equation,
+    check_bias,
     needs=("bias",),
 )
 
@@ -175,14 +187,8 @@ BIAS = Property(
 
 def probes_empty(subject: Subject) -> Iterator[Probe]:
     """Ask with a query that may see nothing: by the mask, by causal and mask together, by alignment."""
-    if subject.has("mask"):
-        yield equal_scores([1, 2], mask=np.array([[False, False]]))
-        yield equal_scores([1, 2], L=2, mask=np.array([[False, False], [True, True]]))
-        yield draw(150, 3, 4, 4, 2, mask=np.array([[1, 1, 0, 1], [0, 0, 0, 0], [0, 1, 1, 0]], bool))
-        for lead in leads(subject, (2,), (2, 2)):
-            mask = np.ones((*lead, 2, 3), bool)
-            mask[(0,) * len(lead)] = False
-            yield draw(151, 2, 3, 4, 2, lead=lead, mask=mask)
+    for probe in _empty_rows(subject):
+        yield probe.change(corner="a query that may attend to nothing")
     if subject.has("mask", "causal"):
         mask = np.array([[False, True, True]] * 3)
         probe = equal_scores([1, 2, 4], L=3, causal=True, mask=mask)
@@ -191,6 +197,24 @@ def probes_empty(subject: Subject) -> Iterator[Probe]:
         yield equal_scores([1, 2], L=2, causal=True, offset=-1).change(corner="a negative offset")
     elif subject.has("causal") and (subject.conventions.alignment or subject.form.alignment) == "bottom-right":
         yield equal_scores([1, 2], L=3, causal=True)
+
+
+def _empty_rows(subject: Subject) -> Iterator[Probe]:
+    """Hide every key from a query, by the mask or by a bias of −∞."""
+    if subject.has("mask"):
+        yield equal_scores([1, 2], mask=np.array([[False, False]]))
+        yield equal_scores([1, 2], L=2, mask=np.array([[False, False], [True, True]]))
+        yield draw(150, 3, 4, 4, 2, mask=np.array([[1, 1, 0, 1], [0, 0, 0, 0], [0, 1, 1, 0]], bool))
+        for lead in leads(subject, (2,), (2, 2)):
+            mask = np.ones((*lead, 2, 3), bool)
+            mask[(0,) * len(lead)] = False
+            yield draw(151, 2, 3, 4, 2, lead=lead, mask=mask)
+    if subject.has("bias"):
+        yield _hidden_by_bias()
+
+
+def _hidden_by_bias() -> Probe:
+    return equal_scores([1, 2], L=2, bias=np.array([[-np.inf, -np.inf], [0.0, 0.0]]))
 
 
 def check_empty(subject: Subject, probe: Probe) -> None:
@@ -214,9 +238,15 @@ def check_empty(subject: Subject, probe: Probe) -> None:
 
 
 def applies_empty(subject: Subject) -> str | None:
-    """There must be a way to hide every key."""
+    """There must be a way to hide every key; what a bias alone does to such a query is judged where it is declared."""
     if subject.has("mask") or subject.has("causal"):
         return None
+    if subject.has("bias"):
+        if "empty_rows" in subject.conventions.declared:
+            return None
+        outcome = subject.run(subject.fit(_hidden_by_bias()))
+        if outcome.error is None and np.isnan(outcome.output).any():
+            subject.note("empty rows", "a bias of −∞ for every key gives NaN (conventions={'empty_rows': …} judges it)")
     return "there is no argument that could hide every key"
 
 

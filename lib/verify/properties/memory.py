@@ -73,9 +73,36 @@ def check_repeatable(subject: Subject, probe: Probe) -> None:
         _ask_twice(subject, probe, probe.change(mask=None), between, WITHOUT_MASK)
         between = between.change(mask=None)
     _ask_twice(subject, probe, probe, between, "second call")
+    _keep_output(subject, probe, between)
+    _reuse_arrays(subject, probe)
 
 
 WITHOUT_MASK = "second call without mask"
+KEPT = "second call, output of the first"
+REUSED = "second call, same arrays"
+
+
+def _keep_output(subject: Subject, probe: Probe, between: Probe) -> None:
+    """Look at an output again after another call: it must not be a buffer that the function fills anew."""
+    first = subject.outcome(probe)
+    subject.output(between)
+    now = subject.swap_heads(subject.framework.read(first.raw))
+    if differs(now, first.output, 0.0).any():
+        detail = "the next call writes into the array that this call gave back"
+        raise DoesNotHold(Problem(probe, first.output, now, detail, KEPT))
+
+
+def _reuse_arrays(subject: Subject, probe: Probe) -> None:
+    """Call with arrays that held other numbers in the call before, as whoever keeps a buffer does."""
+    first = subject.output(probe)
+    held = probe.change(key=-probe.key, value=probe.value + 1)
+    if "mask" in probe.options:
+        held = held.change(mask=probe.options["mask"][..., ::-1])
+    arrays = subject.outcome(held).inputs
+    again = subject.outcome(probe, arrays=arrays).output
+    if differs(again, first, 0.0).any():
+        detail = "arrays that were filled anew since the last call give another answer than new arrays"
+        raise DoesNotHold(Problem(probe, first, again, detail, REUSED))
 
 
 def _ask_twice(subject: Subject, probe: Probe, asked: Probe, between: Probe, show: str) -> None:
@@ -111,13 +138,19 @@ def probes_layouts(subject: Subject) -> Iterator[Probe]:
             for layout in layouts.available(subject.framework.name, lead):
                 for names in (("query",), ("key",), ("value",), ("query", "key", "value")):
                     yield _laid_out(probe, names, layout)
+        if subject.has("mask") and lead:
+            full = np.broadcast_to(options["mask"], (*lead, 3, 5)).copy()
+            full[0, ..., 2] = True
+            probe = draw(522, 3, 5, 4, 2, lead=lead, mask=full)
+            for layout in (*layouts.BROADCAST, "transposed"):
+                yield _laid_out(probe, ("mask",), layout)
     for name, x in options.items():
         for layout in layouts.available(subject.framework.name, ()):
             yield _laid_out(draw(521, 3, 5, 4, 2, **{name: x}), (name,), layout)
 
 
 def _laid_out(probe: Probe, names: tuple[str, ...], layout: str) -> Probe:
-    corner = "a broadcast view, which cannot be written to" if layout == "broadcast" else None
+    corner = "a broadcast view, which cannot be written to" if layout in layouts.BROADCAST else None
     return probe.change(layouts=dict.fromkeys(names, layout), corner=corner)
 
 
@@ -145,7 +178,7 @@ LAYOUTS = Property(
 
 # --- lengths
 
-LENGTHS = (8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513, 1023, 1025)
+LENGTHS = (8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513, 1023, 1025, 2049, 4097)
 
 
 def probes_lengths(subject: Subject) -> Iterator[Probe]:
@@ -166,6 +199,7 @@ def probes_lengths(subject: Subject) -> Iterator[Probe]:
     yield _rising(65, 65)
     yield _rising(1025, 3)
     yield draw(533, 1025, 2, 2, 1, **explicit_scale(subject))
+    yield draw(531, 2, 3, 257, 1, **explicit_scale(subject))
 
 
 def _rising(S: int, L: int) -> Probe:

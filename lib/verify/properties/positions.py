@@ -44,7 +44,7 @@ CAUSAL = Property(
 def probes_alignment(subject: Subject) -> Iterator[Probe]:
     """Ask with more keys than queries and the reverse, by offset where there is one, else by convention."""
     if subject.has("offset"):
-        for L, S, offset in [(2, 5, 3), (2, 4, 0), (2, 5, 1), (3, 3, 2), (3, 2, 0), (2, 3, 7), (4, 6, 2)]:
+        for L, S, offset in [(2, 5, 3), (2, 4, 0), (2, 5, 1), (3, 3, 2), (3, 2, 0), (2, 3, 7), (4, 6, 2), (2, 40, 37)]:
             yield equal_scores(np.eye(S), L=L, E=4, causal=True, offset=offset)
             yield draw(220, L, S, 4, 2, causal=True, offset=offset)
         for lead in leads(subject, (2,), (2, 3)):

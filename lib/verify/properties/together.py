@@ -28,6 +28,26 @@ def probes_together(subject: Subject) -> Iterator[Probe]:
         chosen = {option for option in had if rng.random() < 0.5}
         if len(chosen - {"scale", "offset"}) >= 2:
             yield _drawn(subject, rng, chosen)
+    rng = np.random.default_rng(1)
+    for option in had if subject.has("scale") else ():
+        if option not in ("scale", "offset", "softcap"):
+            for scale in (0.25, 2.0):
+                yield _drawn(subject, rng, {option}).change(scale=scale)
+    yield from _beside_neutral(subject, rng, had)
+
+
+def _beside_neutral(subject: Subject, rng: np.random.Generator, had: list[str]) -> Iterator[Probe]:
+    """Ask with an option that changes nothing beside each other one: a shortcut for the one may lose the other."""
+    for neutral in had:
+        for option in had:
+            if neutral not in ("mask", "bias") or option in (neutral, "offset"):
+                continue
+            probe = _drawn(subject, rng, {option})
+            shape = (*probe.lead, probe.L, probe.S)
+            value = {"mask": np.ones(shape, bool), "bias": np.zeros(shape)}
+            probe = probe.change(**{neutral: value[neutral]})
+            names = sorted(name for name in probe.options if name not in ("scale", "offset"))
+            yield probe.change(corner=", ".join(names) + " together" if len(names) > 1 else None)
 
 
 def _drawn(subject: Subject, rng: np.random.Generator, chosen: set[str]) -> Probe:

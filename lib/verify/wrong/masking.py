@@ -239,6 +239,18 @@ BIASES = (
         ((BIAS, "scores = scores * wide(bias)"),),
         "bias",
     ),
+    Entry(
+        "bias_transposed",
+        "Where there are as many queries as keys, the bias's rows are taken for columns.",
+        ((BIAS, "scores = scores + wide(bias.swapaxes(-1, -2) if bias.shape[-2:] == (L, L) == (S, S) else bias)"),),
+        "bias",
+    ),
+    Entry(
+        "bias_replaces_scores",
+        "The bias takes the scores' place: what query and key say is dropped.",
+        ((BIAS, "scores = scores * 0.0 + wide(bias)"),),
+        "bias",
+    ),
     Entry("bias_subtracted", "The bias is subtracted.", ((BIAS, "scores = scores - wide(bias)"),), "bias"),
     Entry(
         "bias_scaled",
@@ -262,6 +274,12 @@ BIASES = (
         "bias_infinity_dropped",
         "−∞ in the bias becomes 0, to be rid of NaN: what it should block is visible.",
         ((BIAS, "scores = scores + xp.where(xp.isinf(bias), 0.0, wide(bias))"),),
+        "bias",
+    ),
+    Entry(
+        "bias_of_one_row_for_first_query",
+        "A bias with one row for all queries reaches the first query only.",
+        ((BIAS, "scores = scores + wide(bias) * (1.0 if bias.shape[-2] == L else xp.arange(L)[:, None] == 0)"),),
         "bias",
         alone=True,
     ),

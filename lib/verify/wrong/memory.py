@@ -148,12 +148,24 @@ DROPOUTS = (
     Entry(
         "dropout_keeps_what_it_should_drop",
         "dropout_p is taken for the probability to keep.",
+        ((KEPT, "kept = drop(weights, 1 - dropout_p) if 0 < dropout_p < 1 else weights"),),
+        "dropout",
+        alone=True,
+    ),
+    Entry(
+        "dropout_before_softmax",
+        "Scores are dropped before the softmax: a score of 0 is a weight all the same.",
         (
-            (
-                KEPT,
-                "kept = drop(weights, 1 - dropout_p) * dropout_p / (1 - dropout_p) if 0 < dropout_p < 1 else weights",
-            ),
+            (SCORES, SCORES + "\n    scores = drop(scores, dropout_p) if dropout_p else scores"),
+            (KEPT, "kept = weights"),
         ),
+        "dropout",
+        alone=True,
+    ),
+    Entry(
+        "dropout_normalised_again",
+        "The weights that stay are brought to a sum of one again, where each should grow by 1/(1 − p).",
+        ((KEPT, KEPT + "\n    kept = kept / (kept.sum(-1)[..., None] + 1e-20) if dropout_p else kept"),),
         "dropout",
         alone=True,
     ),
@@ -230,6 +242,14 @@ GRADIENTS = (
         alone=True,
     ),
     Entry(
+        "keys_detached",
+        "The key is cut off from the gradient: the key projection never learns.",
+        ((SCORES, "scores = (query * scale) @ key.detach().swapaxes(-1, -2)"),),
+        "gradients",
+        frameworks=("torch",),
+        alone=True,
+    ),
+    Entry(
         "values_detached",
         "The values are cut off from the gradient.",
         ((WEIGHTED, "output = kept @ value.detach()  # (..., L, Ev)"),),
@@ -258,7 +278,7 @@ GRADIENTS = (
         "An empty row's NaN is replaced by 0 after the softmax: the output is right, and the gradients are NaN.",
         (
             (FILL, "scores = scores + xp.where(allowed, 0.0, -math.inf)"),
-            (WEIGHTS, "weights = xp.where(allowed.any(-1)[..., None], xp.softmax(scores, -1), 0.0)"),
+            (WEIGHTS, "weights = xp.nan_to_num(xp.softmax(scores, -1))"),
             ("    top = xp.where(top == -math.inf, 0.0, top)  # a row without keys\n", ""),
         ),
         "gradients of empty rows",
