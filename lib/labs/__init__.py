@@ -4,6 +4,8 @@
     Judge an answer and print what came of it. Under nbgrader it gives points, too.
 ``show(fn, *arguments)``
     Call the student's function and print what it gives; calm where it is not written yet.
+``caught(*tests)``
+    Which broken attentions each of the student's own tests catches.
 ``EXERCISES``
     Every exercise by its name.
 """
@@ -12,18 +14,34 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from lib.labs import masks_and_leaks, softmax_and_attention
+from lib.labs import masks_and_leaks, softmax_and_attention, write_the_tests
 from lib.labs.form import Call, Checkable, Exercise, Mistake, Property
 from lib.labs.judging import is_stub
 from lib.labs.report import Result, value
 from lib.labs.running import run
+from lib.labs.trials import Trial, trials
 
 #: Every exercise by its name.
 EXERCISES: dict[str, Checkable] = {
-    exercise.name: exercise for lab in (softmax_and_attention, masks_and_leaks) for exercise in lab.EXERCISES
+    exercise.name: exercise
+    for lab in (softmax_and_attention, masks_and_leaks, write_the_tests)
+    for exercise in lab.EXERCISES
 }
 
-__all__ = ["EXERCISES", "Call", "Checkable", "Exercise", "Mistake", "Property", "Result", "check", "grading", "show"]
+__all__ = [
+    "EXERCISES",
+    "Call",
+    "Checkable",
+    "Exercise",
+    "Mistake",
+    "Property",
+    "Result",
+    "Trial",
+    "caught",
+    "check",
+    "grading",
+    "show",
+]
 
 
 def grading() -> bool:
@@ -101,3 +119,25 @@ def show(fn: Callable, *arguments: Any) -> None:
         name += f"({functions[0]}, …)" if functions else ""
         text = value(outcome.given)
         print(f"{name} gives {text}" if "\n" not in text else f"{name} gives\n{text}")
+
+
+def caught(*tests: Callable) -> tuple:
+    """Run each of the student's tests against every broken attention of lab 3.
+
+    Returns
+    -------
+    table : boolean array (bugs, tests)
+        True where a test catches a bug. A test that is not written yet catches none, nor one that cries wolf.
+    bugs : list of str
+        The names of those that are caught; the others keep theirs to themselves.
+    tests : list of str
+
+    Examples
+    --------
+    >>> def test_nothing(attention):
+    ...     pass
+    >>> table, bugs, tests = caught(test_nothing)
+    >>> int(table.sum()), bugs[0], tests
+    (0, 'test_equation 1 (alive)', ['test_nothing'])
+    """
+    return trials(*tests, of=write_the_tests.EXERCISES)
