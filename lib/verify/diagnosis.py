@@ -23,6 +23,9 @@ from lib.verify.wrong import Entry, catalogue
 #: An entry must agree with the function on this share of the probes on which it differs from a correct one.
 NEARLY = 0.75
 
+#: Below this share of the probes on which an entry is wrong, agreement on the others says nothing.
+ENOUGH = 0.7
+
 GRADIENT_PROPERTIES = (GRADIENTS, EMPTY_GRADIENTS)
 
 
@@ -78,15 +81,23 @@ class Shares(NamedTuple):
 
     telling: float | None  # None: the entry is right on all of them
     others: float
+    among: float  # of all probes, the share on which the entry is wrong
 
     def of(self, failed: Failed, gradients: float | None) -> float:
-        """Give one number, 1 only for agreement everywhere. The others count less: a second bug may show there."""
+        """Give one number, 1 only for agreement everywhere. The others count less: a second bug may show there.
+
+        A bug that shows on most probes is known by all of them together; one that shows on few, by these few.
+        """
         chance = failed.problem.show.startswith("second call") or failed.prop.name == "dropout"
         silent = _of_gradients(failed) or chance  # no single output tells
         telling = self.telling if self.telling is not None else float(silent)
         telling *= 1.0 if gradients is None else gradients
-        exact = telling == self.others == 1.0
-        return 1.0 if exact else 0.999 * telling * (0.6 + 0.4 * self.others)
+        if telling == self.others == 1.0:
+            return 1.0
+        seldom = telling * (0.6 + 0.4 * self.others)
+        weight = self.among, 0.4 * (1 - self.among)
+        often = (weight[0] * telling + weight[1] * self.others) / sum(weight) if telling >= ENOUGH else 0.0
+        return 0.999 * max(seldom, often)
 
 
 def _of_gradients(failed: Failed) -> bool:
@@ -198,7 +209,8 @@ def _agreement(subject: Subject, entry: Entry, probes: list[Probe], outcomes: li
         tolerance = _tolerance(subject, probe)
         right = _is_right(wrong, subject, probe, theirs, tolerance)
         (others if right else telling).append(_alike(mine, theirs, tolerance, probe))
-    return Shares(sum(telling) / len(telling) if telling else None, sum(others) / len(others) if others else 1.0)
+    among = len(telling) / max(len(telling) + len(others), 1)
+    return Shares(sum(telling) / len(telling) if telling else None, sum(others) / len(others) if others else 1.0, among)
 
 
 def _is_right(wrong: Subject, subject: Subject, probe: Probe, theirs: Outcome, tolerance: np.ndarray) -> bool:

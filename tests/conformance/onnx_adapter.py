@@ -123,7 +123,7 @@ def scores(query, key, value, options, mode):
     call = arguments.check(np.ndarray, query, key, value, **options)
     allowed = allowed_pairs(call, options.get("mask"), options.get("bias"))
     key = np.repeat(key, call.repeats, axis=-3)
-    return masked_scores(query, key, allowed, options.get("bias"), call)[0]
+    return masked_scores(query, key, allowed, options.get("bias"), call, saturate=False)[0]
 
 
 def rotary(rotate_pairs, attributes, inputs):

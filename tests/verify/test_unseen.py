@@ -229,3 +229,39 @@ def test_unseen_bug_is_caught(function):
     assert [f.property for f in report.failures] == [where], report.text()
     example = report.failures[0].example
     assert example is not None and "print(" in example.code
+
+
+def softmax_over_queries_and_more(query, key, value, mask=None):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return torch.softmax(scores, -2) @ value
+
+
+def mask_inverted_and_more(query, key, value, mask=None):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(mask, -torch.inf)
+    return torch.softmax(scores, -1) @ value
+
+
+def mask_inverted_in_numpy_and_more(query, key, value, mask=None):
+    scores = query @ np.swapaxes(key, -1, -2) / query.shape[-1] ** 0.5
+    if mask is not None:
+        scores = np.where(mask, -np.inf, scores)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+
+
+@pytest.mark.parametrize(
+    ("function", "framework", "where", "suspect"),
+    [
+        (softmax_over_queries_and_more, "torch", "axis", "softmax_over_queries"),
+        (mask_inverted_and_more, "torch", "mask", "mask_inverted"),
+        (mask_inverted_in_numpy_and_more, "numpy", "mask", "mask_inverted"),
+    ],
+)
+def test_empty_rows_of_nan_do_not_hide_the_bugs_name(function, framework, where, suspect):
+    for properties in (None, [where]):
+        failures = {f.property: f for f in check_attention(function, framework, properties=properties).failures}
+        assert failures[where].suspect == suspect
