@@ -136,6 +136,9 @@ def main():
         refresh_notebooks.refresh(source)
         changed = release(source)
         print(f"{student_path(source).relative_to(ROOT)}: {'written' if changed else 'nothing changed'}", flush=True)
+    from scripts import teaching  # it needs what stands here
+
+    teaching.main()
 
 
 if __name__ == "__main__":

@@ -358,7 +358,7 @@ AT_LAST = (
 # All tests together
 
 
-def trials(*tests: Callable, of: Iterable[Trial]) -> tuple[np.ndarray, list[str], list[str]]:
+def try_all(*tests: Callable, of: Iterable[Trial]) -> tuple[np.ndarray, list[str], list[str]]:
     """Run every test against every bug.
 
     Parameters

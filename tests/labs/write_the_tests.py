@@ -396,7 +396,7 @@ def wrong_test_causal__expects_a_bug__reversed(attention):
 
 def wrong_test_causal__raises__name(attention):
     output = attention(*some(4, 4, 4, 2), causal=True)
-    assert np.allclose(outptu, output)
+    assert np.allclose(unknown, output)
 
 
 # The corners: right
