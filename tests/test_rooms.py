@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "lib").rglob("*.py"))
 KNOWN = {"numpy", "torch", "matplotlib", "jaxtyping"}  # what pyproject.toml installs
 EXTRA = {
+    "lib/fast/triton_kernels.py": {"triton"},  # on Linux only; elsewhere they can be read
     "lib/pretrained.py": {"safetensors", "tokenizers", "huggingface_hub"},  # of the real model
     "lib/verify/check.py": {"pytest"},  # verify.cases gives pytest its parameters
 }

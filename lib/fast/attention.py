@@ -1,8 +1,8 @@
 """Scaled dot-product attention in torch: what you would run, on CPU and GPU, with gradients.
 
-Two bodies compute the same thing. :func:`sdpa` hands the work to torch's fused kernels; :func:`textbook` is the plain
-body, for what the kernels lack (softcap, weights, dropout that spares the returned weights) and for the corners where
-they are not exact.
+Three bodies compute the same thing. :func:`sdpa` hands the work to torch's fused kernels; ``triton_attention`` is a
+fused kernel of our own, for windows on a GPU; :func:`textbook` is the plain body, for what the kernels lack (softcap,
+weights, dropout that spares the returned weights) and for the corners where they are not exact.
 """
 
 import functools
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lib import arguments, masks
+from lib.fast import triton_attention
 from lib.fast.plan import BACKENDS, is_causal_for_sdpa, make_plan
 from lib.fast.tiles import in_tiles
 
@@ -53,8 +54,10 @@ def attention(
     dropout_p : float from 0 to 1
         Drop each weight with this probability and scale up the others. Whoever calls decides when: pass 0 in
         evaluation. Returned weights are those before dropout, so their rows sum to one.
-    backend : "auto", "sdpa" or "math"
-        Which body computes it. "auto" takes SDPA's kernels where they can do what is asked.
+    backend : "auto", "sdpa", "triton" or "math"
+        Which body computes it. "auto" takes SDPA's kernels where they can do what is asked; on an Nvidia GPU, for a
+        window or causal with an offset, which SDPA knows only as a mask, our Triton kernel
+        (:mod:`lib.fast.triton_attention`).
 
     Returns
     -------
@@ -66,16 +69,18 @@ def attention(
     ------
     TypeError, ValueError
         As in :func:`lib.reference.attention`; and ValueError if ``dropout_p`` is out of range, ``backend`` is
-        unknown, or "sdpa" is asked for what it cannot do.
+        unknown, or "sdpa" or "triton" is asked for what it cannot do.
+    ImportError
+        If ``backend`` is "triton" and there is no Triton.
 
     Notes
     -----
     What stands at hidden positions, by backend. "math": changes no bit of the output, NaN and infinity included, nor
-    of the gradients. "sdpa": finite values change nothing as long as their scores stay in the dtype's range; NaN and
-    infinity leak (0 · NaN is NaN inside the kernels). "auto" on the CPU: changes nothing beyond rounding, since a
-    result that SDPA spoilt is computed again by "math"; elsewhere as "sdpa", since looking would make the CPU wait
-    for the device. Where finite inputs give scores beyond the dtype's range, "math" computes those rows again in
-    float64, and scores stop at the largest number instead of turning into NaN.
+    of the gradients. "sdpa" and "triton": finite values change nothing as long as their scores stay in the dtype's
+    range; NaN and infinity leak (0 · NaN is NaN inside the kernels). "auto" on the CPU: changes nothing beyond
+    rounding, since a result that SDPA spoilt is computed again by "math"; elsewhere as "sdpa", since looking would
+    make the CPU wait for the device. Where finite inputs give scores beyond the dtype's range, "math" computes those
+    rows again in float64, and scores stop at the largest number instead of turning into NaN.
 
     References
     ----------
@@ -96,6 +101,8 @@ def attention(
         softcap=softcap, enable_gqa=enable_gqa, return_weights=return_weights, dropout_p=dropout_p, backend=backend,
     )  # fmt: skip
     plan = make_plan(query, key, value, *chosen)
+    if plan.body == "triton":
+        return triton_attention.run(query, key, value, plan.call)
     inputs = (query, key, value, mask, bias, plan.call, dropout_p)
     if plan.body == "sdpa":
         output = in_tiles(sdpa, plan.tiles, *inputs) if plan.tiles else sdpa(*inputs)
@@ -190,7 +197,7 @@ def sdpa(
             attn_mask = bias if attn_mask is None else torch.where(attn_mask, bias, -torch.inf)
         attn_mask = _mask_axes(attn_mask, call)
     grouped = call.repeats > 1 and key.shape[-3] > 1  # the kernels share a key head among query heads without a copy
-    query, key, value = (_four_axes(x) for x in broadcast_heads(query, key, value, call, repeat=not grouped))
+    query, key, value = (four_axes(x) for x in broadcast_heads(query, key, value, call, repeat=not grouped))
     if query.device.type == "cpu":  # or the kernel silently takes a path that is several times slower
         query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
         query, key, value = (_padded(x, max(call.E, call.Ev)) for x in (query, key, value))
@@ -198,6 +205,8 @@ def sdpa(
         query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=call.scale,
         enable_gqa=grouped,
     )[..., : call.Ev]  # fmt: skip
+    if attn_mask is not None:
+        output = output + 0.0  # a row that sees nothing gives −0 for negative values: 0, as in the reference
     return output.reshape(*call.batch, call.L, call.Ev).to(query.dtype)  # autocast's kernels return half precision
 
 
@@ -402,7 +411,7 @@ def broadcast_heads(
     return query, key, value
 
 
-def _four_axes(x: Tensor) -> Tensor:
+def four_axes(x: Tensor) -> Tensor:
     """Fold or add leading axes until there are two: (..., heads, length, size) to (batch, heads, length, size)."""
     if x.ndim < 4:
         return x[(None,) * (4 - x.ndim)]

@@ -1,4 +1,4 @@
-"""Which way a call of attention takes: torch's kernels or the plain body, in one piece or in tiles, and why."""
+"""Which way a call of attention takes, and why: torch's kernels, the Triton kernel, or the plain body; tiles or not."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from lib import arguments
+from lib.fast import triton_attention
 from lib.fast.tiles import Tile, tiles_of, without_void_limits
 
-BACKENDS = ("auto", "sdpa", "math")
+BACKENDS = ("auto", "sdpa", "triton", "math")
 WORTH_IT = 0.9  # tiles are taken where they leave at most this share of all pairs of a query and a key
 SCORES = 2**24  # entries of the scores that the plain body may hold at once without tiles: 64 MiB in float32
 
@@ -16,7 +17,7 @@ SCORES = 2**24  # entries of the scores that the plain body may hold at once wit
 class Plan(NamedTuple):
     """How a call is computed."""
 
-    body: str  # "sdpa" or "math"
+    body: str  # "sdpa", "triton" or "math"
     call: arguments.Call  # without the limits that hide nothing
     tiles: list[Tile] | None  # None: all queries and all keys at once
     notes: tuple[str, ...]  # why, in words, the most important first
@@ -24,8 +25,8 @@ class Plan(NamedTuple):
     def __str__(self) -> str:
         """Say it in one line."""
         how = f"in {len(self.tiles)} tiles of {self.tiles[0].rows.stop} queries" if self.tiles else "in one call"
-        name = {"sdpa": "torch's fused kernels (SDPA)", "math": "the plain body"}[self.body]
-        return f"{self.body}: {name}, {how}; {'; '.join(self.notes)}"
+        names = {"sdpa": "torch's fused kernels (SDPA)", "triton": "our Triton kernel", "math": "the plain body"}
+        return f"{self.body}: {names[self.body]}, {how}; {'; '.join(self.notes)}"
 
 
 def make_plan(
@@ -55,27 +56,53 @@ def make_plan(
     Raises
     ------
     ValueError
-        If ``backend`` is "sdpa" and the call asks for what it cannot do.
+        If ``backend`` is "sdpa" or "triton" and the call asks for what it cannot do.
+    ImportError
+        If ``backend`` is "triton" and there is no Triton.
     """
-    lacking = [
-        name for name, asked in (("softcap", call.softcap is not None), ("return_weights", return_weights)) if asked
-    ]
-    if backend == "sdpa" and lacking:
-        raise ValueError(f"backend 'sdpa' has no {' and no '.join(lacking)}; use backend='auto' or 'math'")
+    lacking = _asked({"softcap": call.softcap is not None, "return_weights": return_weights})
+    triton_lacking = lacking + _asked({"mask": mask is not None, "bias": bias is not None, "dropout": dropout_p > 0})
+    triton_lacking += triton_attention.lacking(query, call)
+    for name, lacks in (("sdpa", lacking), ("triton", triton_lacking)):
+        if backend == name and lacks:
+            raise ValueError(f"backend {name!r} has no {' and no '.join(lacks)}; use backend='auto' or 'math'")
     if not isinstance(call.offset, int):  # int64, so that a tile's shift cannot overflow
         call = call._replace(offset=torch.as_tensor(call.offset, dtype=torch.int64))
     call = without_void_limits(call)
     if 0 in (*call.scores_shape, call.E, call.Ev):
         return Plan("math", call, None, ("there is nothing to fuse: a size is 0",))
+    if backend == "triton":
+        triton_attention.require_runnable(query)
+        return _triton_plan(call, "backend='triton' asks for it")
     if backend == "math":
         why = "backend='math' asks for it"
     elif lacking:
         why = f"SDPA has no {' and no '.join(lacking)}"
     elif backend == "auto" and dropout_p:
         why = "SDPA has no fused kernel for dropout on the CPU, and its own plain body is no faster"
+    elif backend == "auto" and not triton_lacking and _sdpa_needs_a_mask(call) and triton_attention.is_worth_it(query):
+        return _triton_plan(call, "SDPA has no fused kernel for a window, nor for causal with an offset")
     else:
         return _sdpa_plan(query, key, value, mask, bias, call, dropout_p)
     return _math_plan(call, why, return_weights)
+
+
+def _asked(options: dict[str, bool]) -> list[str]:
+    return [name for name, is_asked in options.items() if is_asked]
+
+
+def _sdpa_needs_a_mask(call: arguments.Call) -> bool:
+    """Tell whether the kernels' own causal cannot say what causal and window hide."""
+    return _is_limited(call) and not is_causal_for_sdpa(call, None, None)
+
+
+def _is_limited(call: arguments.Call) -> bool:
+    return call.causal or call.window != (None, None)
+
+
+def _triton_plan(call: arguments.Call, why: str) -> Plan:
+    skips = "tiles hidden by causal and window are skipped" if _is_limited(call) else "every query sees every key"
+    return Plan("triton", call, None, (why, skips))
 
 
 def _sdpa_plan(
@@ -88,10 +115,9 @@ def _sdpa_plan(
     dropout_p: float,
 ) -> Plan:
     tiles, notes = None, []
-    limited = call.causal or call.window != (None, None)
     if is_causal_for_sdpa(call, mask, bias):
         notes.append("causal by the kernel's own flag, which skips what it hides")
-    elif limited:
+    elif _is_limited(call):
         tiles, note = _tiles_worth_taking(call, _rows(call))
         notes.append(note)
     if mask is not None:
@@ -112,7 +138,7 @@ def _math_plan(call: arguments.Call, why: str, return_weights: bool) -> Plan:
     for size in call.scores_shape:
         entries *= size
     tiles, note = None, None
-    if call.causal or call.window != (None, None):
+    if _is_limited(call):
         tiles, note = _tiles_worth_taking(call, _rows(call))
     if tiles is None and entries > SCORES:
         rows = max(1, SCORES * call.L // entries)
