@@ -150,7 +150,7 @@ def test_every_array_is_checked_by_its_name(name):
         (ValueError, lambda: call(W_v=torch.zeros(6, 4)), "keeps its weight as (out, in): pass it transposed"),
         (ValueError, lambda: call(num_heads=6, num_kv_heads=4), "num_heads (6) must be divisible by num_kv_heads (4)"),
         (ValueError, lambda: call(dropout_p=1.5), "dropout_p must lie between 0 and 1, got 1.5"),
-        (ValueError, lambda: call(backend="flash"), "backend must be one of auto, sdpa, math, got 'flash'"),
+        (ValueError, lambda: call(backend="flash"), "backend must be one of auto, sdpa, triton, math, got 'flash'"),
     ],
 )
 def test_errors_name_the_argument(kind, wrong, text):
