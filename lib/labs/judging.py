@@ -216,13 +216,13 @@ def diagnose(exercise: Exercise, found: Found, outcomes: list, seed: int) -> tup
         names = " and ".join(written)
         return "writes", f"your function changes {names}, which belongs to whoever calls it.", WRITES
     if kind in ("kind", "count"):
-        return kind, f"{found.problem.detail}.", "Look at the line with `return`, and at the docstring's Returns."
+        return kind, "", "Look at the line with `return`, and at the docstring's Returns."
     if is_constant(exercise, outcomes):
         return "hard_coded", "your function gives the same answer whatever it is given.", HARD_CODED
     if kind == "raises":
         return "raises", "", RAISES.get(found.outcome.raised.kind, READ)
     if kind == "shape":
-        return "shape", f"{found.problem.detail}.", SHAPE
+        return "shape", "", SHAPE
     return None, "", prop.hint
 
 

@@ -352,7 +352,7 @@ def window(L: int, left: int) -> np.ndarray:
 def some_windows(rng: np.random.Generator) -> list[Call]:
     """Ask for windows of no, of one and of more keys, and for one wider than the sentence."""
     drawn = (int(rng.integers(6, 12)), int(rng.integers(2, 5)))
-    return [call(L=L, left=left) for L, left in ((2, 0), (3, 1), (2, 1), (4, 2), (5, 1), (3, 9), drawn)]
+    return [call(L=L, left=left) for L, left in ((2, 0), (2, 1), (3, 1), (4, 2), (5, 1), (3, 9), drawn)]
 
 
 WINDOW = Exercise(

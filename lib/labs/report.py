@@ -117,7 +117,8 @@ def comparison(exercise: Any, found: Any) -> list[str]:
             shown += [line for n, x in zip(names, thing, strict=True) for line in titled(f"{title} {n}", value(x))]
         else:
             shown += titled(title, value(thing))
-    return [*shown, f"({found.problem.detail})"] if found.problem.kind in ("shape", "dtype", "kind", "count") else shown
+    told = found.problem.kind in ("shape", "dtype", "kind", "count")
+    return [*shown, *wrapped(f"({found.problem.detail})")] if told else shown
 
 
 def titled(title: str, text: str) -> list[str]:
