@@ -1,4 +1,4 @@
-"""Flash attention on a GPU: how the Triton kernels of :mod:`lib.fast.triton_kernels` are called, with gradients.
+"""Flash attention on a GPU: how the Triton kernels of ``lib.fast.triton_kernels`` are called, with gradients.
 
 That module has the algorithm. Here stands what surrounds it: checks, the sizes of tiles, and the link to autograd.
 Triton is imported at the first call only, so that this module can be imported where there is none.
@@ -102,7 +102,7 @@ def attention(
     References
     ----------
     Dao et al. (2022), "FlashAttention"; Dao (2023), "FlashAttention-2"; Milakov and Gimelshein (2018), "Online
-    normalizer calculation for softmax". The algorithm, line by line: :mod:`lib.fast.triton_kernels`.
+    normalizer calculation for softmax". The algorithm, line by line: ``lib.fast.triton_kernels``.
 
     Examples
     --------
