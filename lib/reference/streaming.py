@@ -110,20 +110,22 @@ def streaming_attention(
     block_q, block_k = _block_sizes(block_q, block_k, call)
     output = np.empty((*call.batch, call.L, call.Ev), query.dtype)
     lse = np.empty((*call.batch, call.L), np.result_type(query.dtype, np.float32))
-    jobs = -(-call.L // block_q) * math.prod(call.batch)
+    blocks = -(-call.L // block_q)
+    jobs = blocks * math.prod(call.batch)
     if jobs == 0:
         return (output, lse) if return_lse else output
-    head = heads(query, key, value, mask, bias, call)
+    head = functools.lru_cache(1)(heads(query, key, value, mask, bias, call))
+    places = list(np.ndindex(*call.batch))
     reach = Reach.of(query, key, call, lse.dtype)
 
     def work(numbers: Iterable[int]) -> None:
         tiler, scratch = Tiler(call, block_k, lse.dtype), Scratch(lse.dtype)
-        for number in numbers:
-            place, block = divmod(number, jobs // math.prod(call.batch))
-            index = np.unravel_index(place, call.batch)
-            stop = call.L - block * block_q  # the last block first: with causal it is the longest job
-            rows = slice(max(0, stop - block_q), stop)
-            output[index][rows], lse[index][rows] = _attend_rows(head(index), rows, tiler, reach, scratch)
+        with np.errstate(all="ignore"):  # rows that leave the range are found and done again
+            for number in numbers:
+                place = places[number // blocks]
+                stop = call.L - number % blocks * block_q  # the last block first: with causal it is the longest job
+                rows = slice(max(0, stop - block_q), stop)
+                output[place][rows], lse[place][rows] = _attend_rows(head(place), rows, tiler, reach, scratch)
 
     share(work, jobs, worth_it=math.prod(call.scores_shape) >= WORTH_THREADS)
     return (output, lse) if return_lse else output
@@ -138,7 +140,7 @@ def one_pass(
     total = np.zeros((len(query), 1), dtype)  # Σ exp(score − largest)
     output = np.zeros((len(query), Ev), dtype)  # Σ exp(score − largest) · value
     strange = np.zeros(len(query), bool)  # met something that is not finite
-    for key, value, allowed, bias, _ in tiles:
+    for key, value, allowed, bias, *_ in tiles:
         scores = query @ np.ascontiguousarray(key, dtype).T  # (L, S) of this tile
         scores *= call.scale
         if call.softcap is not None:
@@ -179,13 +181,11 @@ def one_pass_fast(
       about; it cannot change what the check does to the row.
     """
     dtype, L = scratch.dtype, len(query)
-    query_T = scratch("query", call.E, L)
-    query_T[...] = query.T
-    query_T *= reach.factor
+    query_T = np.multiply(query.T, reach.factor, out=scratch("query", call.E, L), dtype=dtype)
     total, output, alone = scratch("total", L), scratch("output", L, Ev), scratch("alone", L, Ev)
     total[...], output[...] = 0, 0
     strange, seen = np.zeros(L, bool), np.zeros(L, np.int64)  # seen: how many keys
-    for key, value, allowed, bias, limit in tiles:
+    for key, value, allowed, bias, limit, counts in tiles:
         key, value = scratch.contiguous("key", key), scratch.contiguous("value", value)
         powers = multiply(key, query_T, out=scratch("powers", len(key), L))  # (S, L) of this tile: log₂ of exp(score)
         if not reach.safe:
@@ -207,18 +207,21 @@ def one_pass_fast(
             np.fmin(exponentials, limit, out=exponentials)  # 0 where hidden, even of NaN
             value, spoilt = _finite_values(value, allowed)
             strange |= spoilt
-            here = allowed.sum(-1)
-            seen += here
-            if (here == 1).any():
-                alone[here == 1] = value[allowed[here == 1].argmax(-1)]
+            seen += counts
+            if (one := counts == 1).any():
+                alone[one] = value[allowed[one].argmax(-1)]
         total += scratch.ones(len(key)) @ exponentials
         output += multiply(exponentials.T, value, out=scratch("part", L, Ev))
     strange |= _not_finite(output, None)
-    strange |= (seen > 0) & ~((total >= LEAST_TOTAL) & (total <= MOST_TOTAL))
-    output /= np.maximum(total, np.finfo(dtype).tiny)[:, None]  # a row that saw nothing is 0 / tiny
-    output[seen == 1] = alone[seen == 1]  # one value exactly, which e · value / e need not be
+    lse = np.log(total)
+    if not (total.min() >= LEAST_TOTAL and total.max() <= MOST_TOTAL):  # NaN is neither
+        strange |= (seen > 0) & ~((total >= LEAST_TOTAL) & (total <= MOST_TOTAL))
+        np.maximum(total, np.finfo(dtype).tiny, out=total)  # a row that saw nothing becomes 0 / tiny
+    output /= total[:, None]
+    if (one := seen == 1).any():
+        output[one] = alone[one]  # one value exactly, which e · value / e need not be
     output += 0.0
-    return output, np.log(total), strange
+    return output, lse, strange
 
 
 def two_passes(
@@ -261,22 +264,21 @@ def _attend_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute output and log-sum-exp for a block of queries, each row by the first body that can carry it."""
     query, Ev, call, dtype = head.query[rows], head.value.shape[-1], tiler.call, scratch.dtype
-    with np.errstate(all="ignore"):  # rows that leave the range are found and done again
-        output, lse, strange = one_pass_fast(query, tiler.tiles(head, rows), Ev, call, reach, scratch)
-        if not reach.exact:
-            strange[...] = True
-        if strange.any():
-            careful = one_pass(query, tiler.tiles(head, rows), Ev, call, dtype)
-            output, lse = np.where(strange[:, None], careful[0], output), np.where(strange, careful[1], lse)
-            strange = strange & careful[2]
-        if strange.any():
-            narrow = Tiler(call, max(1, tiler.block_k // 8), dtype)
-            twice = narrow.tiles(head, rows), narrow.tiles(head, rows)
-            again = two_passes(query, twice, Ev, call, np.result_type(dtype, np.float64))
-            limits = np.finfo(dtype).min, np.finfo(dtype).max
-            output = np.where(strange[:, None], again[0], output)
-            lse = np.where(strange, np.clip(again[1], *limits), lse)  # these rows are not empty
-        return output.astype(query.dtype, copy=False), lse.astype(dtype, copy=False)
+    output, lse, strange = one_pass_fast(query, tiler.tiles(head, rows), Ev, call, reach, scratch)
+    if not reach.exact:
+        strange[...] = True
+    if strange.any():
+        careful = one_pass(query, tiler.tiles(head, rows), Ev, call, dtype)
+        output, lse = np.where(strange[:, None], careful[0], output), np.where(strange, careful[1], lse)
+        strange = strange & careful[2]
+    if strange.any():
+        narrow = Tiler(call, max(1, tiler.block_k // 8), dtype)
+        twice = narrow.tiles(head, rows), narrow.tiles(head, rows)
+        again = two_passes(query, twice, Ev, call, np.result_type(dtype, np.float64))
+        limits = np.finfo(dtype).min, np.finfo(dtype).max
+        output = np.where(strange[:, None], again[0], output)
+        lse = np.where(strange, np.clip(again[1], *limits), lse)  # these rows are not empty
+    return output, lse
 
 
 # --- What the fast body stands on ---
@@ -332,15 +334,18 @@ class Scratch:
 
     def __init__(self, dtype: np.dtype) -> None:
         """Start with nothing."""
-        self.dtype, self._held = np.dtype(dtype), {}
+        self.dtype, self._held, self._views = np.dtype(dtype), {}, {}
 
     def __call__(self, name: str, *shape: int) -> np.ndarray:
         """Give an array of this shape, with whatever was in it."""
-        size = math.prod(shape)
-        held = self._held.get(name)
-        if held is None or held.size < size:
-            held = self._held[name] = _aligned(size, self.dtype)
-        return held[:size].reshape(shape)
+        view = self._views.get((name, shape))
+        if view is None:
+            size = math.prod(shape)
+            if name not in self._held or self._held[name].size < size:
+                self._held[name] = _aligned(size, self.dtype)
+                self._views = {asked: view for asked, view in self._views.items() if asked[0] != name}
+            view = self._views[name, shape] = self._held[name][:size].reshape(shape)
+        return view
 
     def ones(self, size: int) -> np.ndarray:
         """Give as many ones: a sum is a product with them, and products are faster."""
@@ -385,11 +390,15 @@ def multiply(
 
 @functools.lru_cache
 def _stack_height(rows: int, size: int) -> int:
-    """Give the most rows that divide ``rows`` and take no more than ``UNPACKED`` multiplications; all, if too few."""
+    """Give the most rows that divide ``rows`` and take no more than ``UNPACKED`` multiplications; all, if too few.
+
+    Twelve rows are what the innermost loop of OpenBLAS likes best.
+    """
     most = UNPACKED // max(size, 1)
     if most >= rows:
         return rows
-    return max((height for height in range(8, most + 1) if rows % height == 0), default=rows)
+    heights = [height for height in range(8, most + 1) if rows % height == 0]
+    return max([height for height in heights if height % 12 == 0] or heights, default=rows)
 
 
 def _not_finite(scores: Float[np.ndarray, "L S"], allowed: Bool[np.ndarray, "L S"] | None) -> np.ndarray | bool:
@@ -414,12 +423,14 @@ def _finite_values(
 def _block_sizes(block_q: int | None, block_k: int | None, call: arguments.Call) -> tuple[int, int]:
     """Fill in and check the block sizes.
 
-    Where the mask has edges, lower blocks leave less to compute in vain. A row of a tile is no power of two long:
-    its columns would fall on the same few places of the cache.
+    Where the mask has edges, lower blocks leave less to compute in vain. A row of a tile is no power of two long: its
+    columns would fall on the same few places of the cache. It is a multiple of 12 and of the widest vector register,
+    and the number of rows is a power of two: products of such sizes are the fastest.
     """
     if block_q is None:
-        block_q = 144 if call.causal or call.window != (None, None) else 240
+        block_q = 192 if call.causal or call.window != (None, None) else 240
     block_q = arguments.require_integer("block_q", block_q, 1)
     if block_k is None:
-        block_k = min(max(512, TILE // max(1, min(block_q, call.L))), 4096)
+        most = TILE // max(1, min(block_q, call.L))
+        block_k = min(max(512, 1 << most.bit_length() >> 1), 4096)
     return block_q, arguments.require_integer("block_k", block_k, 1)

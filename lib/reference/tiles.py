@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from lib import arguments
 from lib.reference.attention import allowed_pairs
@@ -35,6 +35,20 @@ class Tile(NamedTuple):
     allowed: Bool[np.ndarray, "L S"] | None  # None: every query may see every key
     bias: Float[np.ndarray, "L S"] | None
     limit: Float[np.ndarray, "S L"] | None  # what a weight can be: 0 where hidden, else the dtype's largest number
+    counts: Int[np.ndarray, " L"] | None  # how many keys each query may see, where something is hidden
+
+
+class Seen(NamedTuple):
+    """Who may see whom in a tile, as a tile has it; None throughout where nothing is hidden."""
+
+    allowed: Bool[np.ndarray, "L S"] | None
+    limit: Float[np.ndarray, "S L"] | None
+    counts: Int[np.ndarray, " L"] | None
+
+    @classmethod
+    def of(cls, allowed: Bool[np.ndarray, "L S"], dtype: np.dtype) -> "Seen":
+        """Derive limits and counts."""
+        return cls(allowed, np.multiply(allowed.T, np.finfo(dtype).max, dtype=dtype, order="C"), allowed.sum(-1))
 
 
 def heads(
@@ -63,7 +77,7 @@ class Tiler:
     def __init__(self, call: arguments.Call, block_k: int, dtype: np.dtype) -> None:
         """Cut keys into blocks of at most ``block_k``."""
         self.call, self.block_k, self.dtype = call, block_k, dtype
-        self._edges: dict[tuple[int, int, int], tuple[np.ndarray, np.ndarray]] = {}
+        self._edges: dict[tuple[int, int, int], Seen] = {}
 
     def tiles(self, head: Head, rows: slice) -> Iterator[Tile]:
         """Cut a block of queries into tiles of keys, without those that nobody may see."""
@@ -72,32 +86,28 @@ class Tiler:
             bias = None if head.bias is None else head.bias[rows, keys]
             mask = None if head.mask is None else head.mask[rows, keys]
             if all_see_all and mask is None and bias is None:
-                yield Tile(key, value, None, None, None)
+                yield Tile(key, value, None, None, None, None)
                 continue
-            allowed, limit = self._seen(head.offset + rows.start - keys.start, rows, keys, all_see_all, mask, bias)
-            if allowed is None or allowed.any():
-                yield Tile(key, value, allowed, bias, limit)
+            seen = self._seen(head.offset + rows.start - keys.start, rows, keys, all_see_all, mask, bias)
+            if seen.counts is None or seen.counts.any():
+                yield Tile(key, value, seen.allowed, bias, seen.limit, seen.counts)
 
     def _seen(
         self, offset: int, rows: slice, keys: slice, all_see_all: bool, mask: np.ndarray | None, bias: np.ndarray | None
-    ) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Tell who may see whom in a tile, and the limit of each weight; None where nothing is hidden."""
+    ) -> "Seen":
+        """Tell who may see whom in a tile."""
         shape = rows.stop - rows.start, keys.stop - keys.start
         tile = self.call._replace(batch=(), L=shape[0], S=shape[1], offset=offset)
         if all_see_all:
             tile = tile._replace(causal=False, window=(None, None))
         if mask is not None or bias is not None:
             allowed = allowed_pairs(tile, mask, bias)
-            return (None, None) if allowed.all() else (allowed, self._limit(allowed))
+            return Seen(None, None, None) if allowed.all() else Seen.of(allowed, self.dtype)
         if (*shape, offset) not in self._edges:
             if len(self._edges) == MOST_EDGES:
                 self._edges.clear()
-            allowed = allowed_pairs(tile, None, None)
-            self._edges[*shape, offset] = allowed, self._limit(allowed)
+            self._edges[*shape, offset] = Seen.of(allowed_pairs(tile, None, None), self.dtype)
         return self._edges[*shape, offset]
-
-    def _limit(self, allowed: Bool[np.ndarray, "L S"]) -> Float[np.ndarray, "S L"]:
-        return np.multiply(allowed.T, np.finfo(self.dtype).max, dtype=self.dtype, order="C")
 
 
 def key_blocks(offset: int, rows: slice, call: arguments.Call, block_k: int) -> Iterator[tuple[slice, bool]]:

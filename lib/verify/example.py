@@ -59,8 +59,10 @@ def write(subject: Subject, problem: Problem, imported: str | None = None) -> Ex
     call = f"{call_name}({_call_arguments(subject, probe)})"
     body, shown = _calls(subject, probe, problem, call)
     expected, given = _in_function_order(subject, problem)
+    shown, expected, given = _where_it_differs(shown, expected, given)
     lines += body
-    lines += _comment(shown, expected, given)
+    lines += _comment(shown, expected, None if problem.missing else given)
+    lines += [f"# expected is {problem.basis}"] if problem.basis else []
     sizes = {"L": probe.L, "S": probe.S, "E": probe.E, "Ev": probe.Ev, "leading axes": list(probe.lead)}
     return Example("\n".join(lines), expected, given, shown, sizes)
 
@@ -195,6 +197,20 @@ def _in_function_order(subject: Subject, problem: Problem) -> tuple[Any, Any]:
     return turned[0], turned[1]
 
 
+#: How many numbers are shown in full.
+FEW = 40
+
+
+def _where_it_differs(shown: str, expected: Any, given: Any) -> tuple[str, Any, Any]:
+    """Show one row of a long result, one that differs: the middle would be left out otherwise."""
+    arrays = isinstance(expected, np.ndarray) and isinstance(given, np.ndarray)
+    if not arrays or expected.shape != given.shape or expected.size <= FEW or expected.ndim < 2:
+        return shown, expected, given
+    off = np.nan_to_num(np.abs(given - expected), nan=np.inf).max(-1)
+    row = np.unravel_index(off.argmax(), off.shape)
+    return f"{shown}[{', '.join(map(str, row))}]", expected[row], given[row]
+
+
 def _comment(shown: str, expected: Any, given: Any) -> list[str]:
     """Write what should be printed and what is."""
     digits = _digits(expected, given)
@@ -208,7 +224,7 @@ def _comment(shown: str, expected: Any, given: Any) -> list[str]:
 
 def _digits(expected: Any, given: Any) -> int:
     """Choose as many digits as the difference needs to show."""
-    if isinstance(expected, str) or isinstance(given, str) or np.shape(expected) != np.shape(given):
+    if given is None or isinstance(expected, str) or isinstance(given, str) or np.shape(expected) != np.shape(given):
         return 4
     for digits in (4, 8, 17):
         if number_text(expected, digits) != number_text(given, digits):
@@ -218,12 +234,14 @@ def _digits(expected: Any, given: Any) -> int:
 
 def number_text(x: Any, digits: int = 4) -> str:
     """Write an array for reading."""
+    if x is None:
+        return "None"
     if not isinstance(x, np.ndarray):
         return str(x)
     if x.size == 0:
         return f"an empty array of shape {x.shape}"
     x = x + 0.0 if x.dtype.kind == "f" else x  # no −0
-    return np.array2string(x, precision=digits, threshold=40, edgeitems=2, max_line_width=100, floatmode="maxprec")
+    return np.array2string(x, precision=digits, threshold=FEW, edgeitems=2, max_line_width=100, floatmode="maxprec")
 
 
 def array_text(x: np.ndarray, dtype: str, framework: str) -> str:
@@ -235,6 +253,8 @@ def array_text(x: np.ndarray, dtype: str, framework: str) -> str:
     'np.zeros((2, 3), dtype=np.float32)'
     >>> array_text(np.array([[1.0], [2.0]]), "float64", "torch")
     'torch.tensor([[1.0], [2.0]], dtype=torch.float64)'
+    >>> array_text(np.arange(47.0)[:, None] % 5, "float32", "numpy")
+    'np.tile(np.array([0.0, 1.0, 2.0, 3.0, 4.0], dtype=np.float32), 10)[:47].reshape(47, 1)'
     """
     np_ = "np" if framework == "numpy" else "torch"
     kind = f"dtype={np_}.{dtype}" if dtype != "bool" or framework == "torch" else "dtype=bool"
@@ -256,12 +276,28 @@ def array_text(x: np.ndarray, dtype: str, framework: str) -> str:
             return f"({position}({x.size}) == {x.size - 1}){cast}.reshape({shape}){last}"
         if x.ndim == 2 and np.array_equal(x, np.eye(*x.shape)):
             return f"{np_}.eye({x.shape[0]}, {x.shape[1]}, {kind})"
+        period = _period(x.ravel())
+        if period:
+            cycle = f"{np_}.{made}({_nested(x.ravel()[:period], np_)}{'' if dtype == 'bool' else ', ' + kind})"
+            times = -(-x.size // period)
+            repeated = f"np.tile({cycle}, {times})" if framework == "numpy" else f"{cycle}.repeat({times})"
+            return f"{repeated}[:{x.size}].reshape({shape})"
     return f"{np_}.{made}({_nested(x, np_)}{'' if dtype == 'bool' else ', ' + kind})"
+
+
+def _period(flat: np.ndarray) -> int | None:
+    """Give after how many numbers a long array repeats itself, where that is soon."""
+    for period in range(1, min(9, flat.size // 3)):
+        if np.array_equal(flat[period:], flat[:-period], equal_nan=flat.dtype.kind == "f"):
+            return period
+    return None
 
 
 def _nested(x: np.ndarray, np_: str) -> str:
     if x.ndim == 0:
         return _number(x.item(), np_)
+    if x.ndim == 1 and x.size > 4 and (x == x[0]).all():
+        return f"[{_number(x[0], np_)}] * {x.size}"
     return "[" + ", ".join(_nested(row, np_) for row in x) + "]"
 
 

@@ -164,18 +164,23 @@ def _shorter(probe: Probe) -> Iterator[Probe]:
     """Take queries or keys away: all but one, half, one."""
     tied = probe.L == probe.S and "offset" not in probe.options and ({"causal", "window"} & set(probe.options))
     if tied:
-        for n in dict.fromkeys((2, 3, probe.L // 2, probe.L - 1)):
+        for n in dict.fromkeys((2, 3, *_fewer(probe.L))):
             if 1 < n < probe.L:
                 yield _rows(_keys(probe, np.arange(n)), np.arange(n))
         return
-    for n in dict.fromkeys((1, probe.L // 2, probe.L - 1)):
+    for n in dict.fromkeys((1, *_fewer(probe.L))):
         if 0 < n < probe.L:
             yield _rows(probe, np.arange(n))
             yield _rows(probe, np.arange(probe.L - n, probe.L))
-    for n in dict.fromkeys((2, 3, probe.S // 2, probe.S - 1)):
+    for n in dict.fromkeys((2, 3, *_fewer(probe.S))):
         if 1 < n < probe.S:  # the softmax over one key says little
             yield _keys(probe, np.arange(n))
             yield _keys(probe, np.arange(probe.S - n, probe.S))
+
+
+def _fewer(n: int) -> tuple[int, ...]:
+    """Suggest lengths below n: half of it, and steps that shrink, so that the shortest is found soon."""
+    return (n // 2, n - n // 4, n - n // 8, n - n // 32, n - 1)
 
 
 def _rows(probe: Probe, rows: np.ndarray) -> Probe:

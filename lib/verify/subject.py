@@ -38,6 +38,8 @@ class Problem(NamedTuple):
     given: Any  # what it gives
     detail: str  # one sentence
     show: str = "output"  # what expected and given are: output, weights, dtype, "query.grad", "query" after the call
+    basis: str = ""  # where what is expected comes from, if not from the equation
+    missing: bool = False  # a gradient that is None, which counts as 0
 
 
 class DoesNotHold(Exception):

@@ -348,7 +348,7 @@ def test_products_are_stacked_by_a_height_that_divides():
             assert rows % height == 0
             assert height == rows or (height >= 8 and height * size <= streaming.UNPACKED)
     assert streaming._stack_height(512, 240 * 64) == 64
-    assert streaming._stack_height(240, 512 * 64) == 30
+    assert streaming._stack_height(240, 512 * 64) == 24
 
 
 def test_scratch_is_aligned_and_used_again():

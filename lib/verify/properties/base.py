@@ -100,12 +100,17 @@ def differs(given: np.ndarray, expected: np.ndarray, tolerance: np.ndarray | flo
 
 
 def require_same(
-    probe: Probe, given: np.ndarray, expected: np.ndarray, tolerance: np.ndarray | float, detail: str = ""
+    probe: Probe,
+    given: np.ndarray,
+    expected: np.ndarray,
+    tolerance: np.ndarray | float,
+    detail: str = "",
+    basis: str = "",
 ) -> None:
     """Raise DoesNotHold where an output differs from what is expected."""
     wrong = differs(given, expected, tolerance)
     if wrong.any():
-        raise DoesNotHold(Problem(probe, expected, given, detail or where(given, expected, wrong)))
+        raise DoesNotHold(Problem(probe, expected, given, detail or where(given, expected, wrong), basis=basis))
 
 
 def where(given: np.ndarray, expected: np.ndarray, wrong: np.ndarray) -> str:
@@ -154,7 +159,8 @@ def as_if_alone(subject: Subject, probe: Probe, why: str = "") -> None:
         keys = ", ".join(map(str, np.flatnonzero(allowed[i])))
         detail = f"query {i} may see key {keys} and nothing else; alone with that, it gives something else"
         detail = f"{why}: {detail}" if why else detail
-        raise DoesNotHold(Problem(probe, expected, given, detail))
+        basis = "what the function itself gives for each query alone with the keys that it may see"
+        raise DoesNotHold(Problem(probe, expected, given, detail, basis=basis))
 
 
 def leads(subject: Subject, *wanted: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -93,7 +93,8 @@ def check_axis(subject: Subject, probe: Probe) -> None:
         expected[..., i, :] = subject.output(changed)[..., i, :]
         if subject.form.any_lengths and not differs(given, expected, tolerance)[..., i, :].any():
             expected[..., i, :] = subject.output(probe.only_query(i))[..., 0, :]
-    require_same(probe, given, expected, tolerance, "a query's output changes when the other queries do")
+    basis = "what the function itself gives for each query when the others are changed or not there"
+    require_same(probe, given, expected, tolerance, "a query's output changes when the other queries do", basis)
 
 
 AXIS = Property(

@@ -8,6 +8,9 @@ from lib.verify.probe import Probe, draw, equal_scores
 from lib.verify.properties.base import Property, leads, require_same
 from lib.verify.subject import Subject
 
+#: Where what is expected comes from.
+ALONE = "what the function itself gives for each batch entry and head alone"
+
 # --- batch and heads
 
 
@@ -43,7 +46,7 @@ def check_batch(subject: Subject, probe: Probe) -> None:
         part = probe.change(query=probe.query[index], key=key[index], value=value[index], corner=None)
         expected[index] = subject.output(subject.fit(part)).reshape(probe.L, probe.Ev)
     tolerance = 2 * subject.expected(probe).tolerance
-    require_same(probe, given, expected, tolerance, "a batch entry or head differs from what it gives alone")
+    require_same(probe, given, expected, tolerance, "a batch entry or head differs from what it gives alone", ALONE)
 
 
 def applies_batch(subject: Subject) -> str | None:
@@ -86,7 +89,8 @@ def check_grouped(subject: Subject, probe: Probe) -> None:
         expected[index] = subject.output(subject.fit(part)).reshape(probe.L, probe.Ev)
     tolerance = 2 * subject.expected(probe).tolerance
     detail = f"query heads 0 to {each - 1} share key/value head 0, the next {each} share head 1, and so on"
-    require_same(probe, given, expected, tolerance, detail)
+    basis = "what the function itself gives for each query head alone with its key/value head"
+    require_same(probe, given, expected, tolerance, detail, basis)
 
 
 def applies_grouped(subject: Subject) -> str | None:

@@ -119,7 +119,8 @@ def check_broadcasting(subject: Subject, probe: Probe) -> None:
     full = np.broadcast_to(probe.options["mask"], (*probe.lead, probe.L, probe.S)).copy()
     given = subject.output(probe)
     expected = _entry_by_entry(subject, probe, full)
-    require_same(probe, given, expected, 2 * subject.expected(probe).tolerance)
+    basis = "what the function itself gives for each batch entry and head alone, with its part of the mask"
+    require_same(probe, given, expected, 2 * subject.expected(probe).tolerance, basis=basis)
 
 
 def _entry_by_entry(subject: Subject, probe: Probe, full: np.ndarray) -> np.ndarray:

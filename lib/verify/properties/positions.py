@@ -67,7 +67,9 @@ def check_alignment(subject: Subject, probe: Probe) -> None:
     for b in range(len(offset)):
         part = probe.change(query=probe.query[b : b + 1], key=probe.key[b : b + 1], value=probe.value[b : b + 1])
         expected[b] = subject.output(part.change(offset=int(offset[b]), corner=None))[0]
-    require_same(probe, given, expected, 2 * subject.expected(probe).tolerance, "an entry does not get its own offset")
+    tolerance = 2 * subject.expected(probe).tolerance
+    basis = "what the function itself gives for each batch entry alone, with its own offset"
+    require_same(probe, given, expected, tolerance, "an entry does not get its own offset", basis)
 
 
 def applies_alignment(subject: Subject) -> str | None:
@@ -89,6 +91,9 @@ ALIGNMENT = Property(
 )
 
 # --- cache
+
+#: Where what is expected comes from.
+WHOLE = "the rows of the function's own whole pass"
 
 
 def probes_cache(subject: Subject) -> Iterator[Probe]:
@@ -123,7 +128,7 @@ def check_cache(subject: Subject, probe: Probe) -> None:
             if differs(given, expected, tolerance[..., start:end, :]).any():
                 what = f"query {start}" if end == start + 1 else f"queries {start} to {end - 1}"
                 detail = f"{what}, handed over with the {end} keys so far, should give what the whole pass gives there"
-                raise DoesNotHold(Problem(part, expected, given, detail))
+                raise DoesNotHold(Problem(part, expected, given, detail, basis=WHOLE))
 
 
 def _unused_slots(subject: Subject, probe: Probe, whole: np.ndarray, tolerance: np.ndarray) -> None:
@@ -132,7 +137,7 @@ def _unused_slots(subject: Subject, probe: Probe, whole: np.ndarray, tolerance: 
         step = probe.change(query=probe.query[..., t : t + 1, :], offset=t)
         given, expected = subject.output(step), whole[..., t : t + 1, :]
         detail = f"the query at position {t} sees cached keys that come after it"
-        require_same(step, given, expected, tolerance[..., t : t + 1, :], detail)
+        require_same(step, given, expected, tolerance[..., t : t + 1, :], detail, WHOLE)
 
 
 def applies_cache(subject: Subject) -> str | None:
