@@ -39,9 +39,9 @@ def article(path):
 
 
 def words(path):
-    """Return the text of the page outside of code and of math, which MathJax draws later."""
+    """Return the text of the page outside of code, of signatures, and of math, which MathJax draws later."""
     copy = BeautifulSoup(str(article(path)), "html.parser")
-    for element in copy.select("pre, code, script, style, .math"):
+    for element in copy.select("pre, code, script, style, .math, .sig, .field-list strong"):
         element.decompose()
     return copy.get_text("\n")
 
@@ -100,7 +100,9 @@ def test_is_small(page_path):
 
 def test_every_page_of_the_contents_is_built():
     contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf8"))
-    named = [contents["root"], *(chapter["file"] for part in contents["parts"] for chapter in part["chapters"])]
+    chapters = [chapter for part in contents["parts"] for chapter in part["chapters"]]
+    sections = [section for chapter in chapters for section in chapter.get("sections", [])]
+    named = [contents["root"], *(page["file"] for page in chapters + sections)]
     built = {page.relative_to(HTML).with_suffix("").as_posix() for page in built_pages()}
     assert sorted(built) == sorted(named)
 
