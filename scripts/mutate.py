@@ -57,6 +57,9 @@ TESTS = {
     "lib/positions.py": ["tests/reference/test_positions.py", "tests/fast/test_positions.py"],
     "lib/cache.py": ["tests/reference/test_cache.py", "tests/fast/test_cache.py"],
     "lib/reference/streaming.py": ["tests/reference/test_streaming.py", *CONTRACT],
+    "lib/reference/tiles.py": ["tests/reference/test_streaming.py"],
+    "lib/fast/plan.py": ["tests/fast/test_tiles.py", "tests/fast/test_attention.py"],
+    "lib/fast/tiles.py": ["tests/fast/test_tiles.py", "tests/fast/test_attention.py"],
 }  # fmt: skip
 
 
