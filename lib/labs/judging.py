@@ -216,29 +216,42 @@ def diagnose(exercise: Exercise, found: Found, outcomes: list, seed: int) -> tup
         names = " and ".join(written)
         return "writes", f"your function changes {names}, which belongs to whoever calls it.", WRITES
     if kind in ("kind", "count"):
-        return kind, "", "Look at the line with `return`, and at the docstring's Returns."
+        return kind, "", LIST if found.problem.detail.startswith("a list") else RETURNS
     if is_constant(exercise, outcomes):
         return "hard_coded", "your function gives the same answer whatever it is given.", HARD_CODED
     if kind == "raises":
-        return "raises", "", RAISES.get(found.outcome.raised.kind, READ)
+        return "raises", "", for_error(found.outcome.raised.kind, found.outcome.raised.text)
     if kind == "shape":
         return "shape", "", SHAPE
     return None, "", prop.hint
 
 
 RETURN = "Which word hands a result to whoever called the function?"
+RETURNS = "Look at the line with `return`, and at the docstring's Returns."
+LIST = "Which function of NumPy makes an array of a list? Give back what it makes."
 WRITES = "Operators such as += and assignments such as x[...] = write into the array that came in. Work on a new one."
 HARD_CODED = "Does every argument take part in what you compute? Numbers of the example have no place in the function."
+TRUTH = (
+    "`if`, `and`, `or`, `not`, `assert` and a chain such as a <= b <= c want one answer, and an array holds one for "
+    "each entry. Entry by entry: & and |, with each comparison in brackets, or np.where. One answer for all: .all()."
+)
 READ = "Read the error's last line: what does it say, and about which value? Print that value just before."
 RAISES = {
     "ValueError": "Print the shape of every array in that line. Do they fit the operation?",
     "IndexError": "Print the shape of the array in that line. Do that axis and that position exist?",
     "AxisError": "Print the shape of the array in that line. Does it have that axis?",
-    "NameError": "Where does that name get its value? Look for a slip of the keyboard.",
+    "NameError": "Where does that name get its value? A letter of the page, such as E, has none until you give it one; "
+    "a function of another notebook has to be copied into this one. Or is it a slip of the keyboard?",
+    "OverflowError": "A number grew too large there. Which one went in, and what could be subtracted from it first?",
     "TypeError": "Print the type of everything in that line. Which one is not what you think?",
     "AttributeError": "Print the type of what stands before the dot. Does it have a part of that name?",
 }
 SHAPE = "Write the shape behind every line of your function, as a comment. Where does it stop being what you want?"
+
+
+def for_error(kind: str, text: str) -> str:
+    """Give the hint for an error by its kind, and by its words where these say more."""
+    return TRUTH if "truth value of an array" in text else RAISES.get(kind, READ)
 
 
 def most_alike(exercise: Exercise, outcomes: list, first: Property, seed: int) -> Mistake | None:

@@ -8,16 +8,10 @@ from lib import reference
 from lib.labs import blocks
 from lib.labs.form import Call, Exercise, Mistake, Property
 from lib.labs.parts import call, qkv, untouched
-from lib.labs.softmax_and_attention import right_scores, row_sums
+from lib.labs.softmax_and_attention import TIMES_ZERO, plain_softmax, right_scores, row_sums
 from lib.verify.probe import numbers, some_mask
 
 # The masked softmax
-
-
-def plain_softmax(scores: np.ndarray) -> np.ndarray:
-    """Run along the rows; a row of −∞ gives NaN, as the usual three lines do."""
-    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return exponentials / row_sums(exponentials)
 
 
 def hide(scores: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -118,8 +112,20 @@ MASKED_SOFTMAX = Exercise(
             "A mask chooses. Which function chooses between two arrays?",
             lambda scores, mask: plain_softmax(scores + mask),
         ),
-        fill("fill_minus_1e4", "about -10000", -1e4),
-        fill("fill_minus_1e9", "about -1e9", -1e9),
+        fill("fill_minus_1e4", "a number such as -1000 or -10000", -1e4),
+        fill("fill_minus_1e9", "a number such as -1e9", -1e9),
+        Mistake(
+            "fill_infinity",
+            "your hidden scores become +∞, and ∞ minus ∞ is NaN.",
+            "Which of the two infinities has the exponential 0?",
+            lambda scores, mask: plain_softmax(np.where(mask, scores, np.inf)),
+        ),
+        Mistake(
+            "infinity_times_zero",
+            TIMES_ZERO,
+            "Choose, and do not multiply: which function takes one number where the mask is True, another elsewhere?",
+            lambda scores, mask: plain_softmax(scores + (1 - mask) * -np.inf),
+        ),
         Mistake(
             "first_row_for_all",
             "every query gets the first query's row of the mask.",
@@ -334,6 +340,12 @@ PADDING = Exercise(
             "Which axis comes first in (B, S)?",
             lambda lengths, S: padding(lengths, S).T,
         ),
+        Mistake(
+            "side_by_side",
+            "positions and lengths are compared side by side, entry by entry: no row belongs to a sentence.",
+            "A row of positions compared with a column of lengths gives (B, S). What makes lengths a column?",
+            lambda lengths, S: np.arange(S) < lengths,
+        ),
         turned(padding),
         numbered(padding),
         as_bias(padding),
@@ -353,6 +365,14 @@ def some_windows(rng: np.random.Generator) -> list[Call]:
     """Ask for windows of no, of one and of more keys, and for one wider than the sentence."""
     drawn = (int(rng.integers(6, 12)), int(rng.integers(2, 5)))
     return [call(L=L, left=left) for L, left in ((2, 0), (2, 1), (3, 1), (4, 2), (5, 1), (3, 9), drawn)]
+
+
+def sliced(L: int, left: int) -> np.ndarray:
+    """Slice each row from i - left on, which may be negative."""
+    mask = np.zeros((L, L), bool)
+    for i in range(L):
+        mask[i, i - left : i + 1] = True
+    return mask
 
 
 WINDOW = Exercise(
@@ -416,6 +436,12 @@ WINDOW = Exercise(
             "Must a key be late enough and early enough, or is one of the two enough?",
             lambda L, left: causal(L) | (positions(L)[1] >= positions(L)[0] - left),
         ),
+        Mistake(
+            "counted_from_the_end",
+            "where i - left is below 0, a slice counts from the end of the row: the first queries see nothing.",
+            "Which is the first key that query 0 may see? What keeps a number from falling below 0?",
+            sliced,
+        ),
         turned(window),
         numbered(window),
         as_bias(window),
@@ -478,6 +504,28 @@ def cleared(scores: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return plain_softmax(hide(scores, mask)) if mask.any(axis=-1).all() else np.zeros(scores.shape)
 
 
+def only_if_all_are_empty(nothing: Callable) -> Callable:
+    """Make an attention that looks only whether the whole mask is empty, and gives ``nothing(scores, value)`` there."""
+
+    def does(query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: np.ndarray) -> tuple:
+        scores = right_scores(query, key)
+        if not mask.any():
+            return nothing(scores, value)
+        weights = plain_softmax(hide(scores, mask))
+        return weights @ value, weights
+
+    return does
+
+
+def wrong_rows_cleared(scores: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Clear the rows that have keys."""
+    weights = plain_softmax(hide(scores, mask))
+    weights[mask.any(axis=-1)] = 0
+    return weights
+
+
+ONE_OR_EACH = "mask.any() is one answer for the whole mask. Which axis gives each query its own?"
+WHOLE_MASK = "your function looks whether the whole mask is empty: one row without keys, among others, still gives NaN."
 SAFE = Exercise(
     "safe_attention",
     right_safe,
@@ -522,6 +570,24 @@ SAFE = Exercise(
             "your output is repaired, but the weights still hold NaN.",
             "At which step does the first NaN appear? Mend it there.",
             output_only,
+        ),
+        Mistake(
+            "whole_mask_only",
+            WHOLE_MASK,
+            ONE_OR_EACH,
+            only_if_all_are_empty(lambda scores, value: (np.zeros((len(scores), value.shape[-1])), 0 * scores)),
+        ),
+        Mistake(
+            "whole_mask_only",
+            WHOLE_MASK,
+            ONE_OR_EACH,
+            only_if_all_are_empty(lambda scores, value: (0, 0)),
+        ),
+        Mistake(
+            "wrong_rows_cleared",
+            "the rows that have keys are set to 0, and those without keep their NaN.",
+            "mask.any(axis=-1) is True for a query with a key. Which queries should get 0?",
+            safely(wrong_rows_cleared),
         ),
         Mistake(
             "empty_row_clears_all",
@@ -763,7 +829,8 @@ LEAKS = Exercise(
         Mistake(
             "always_false",
             "your test says False of every block: nothing is ever found.",
-            "Are the two inputs that you compare really two? b = a gives one array a second name.",
+            "Are the two inputs that you compare really two (b = a gives one array a second name)? And is your change "
+            "large enough for the comparison to see?",
             lambda block, x: False,
         ),
     ),

@@ -40,6 +40,12 @@ def row_sums(x: np.ndarray) -> np.ndarray:
     return x.sum(axis=-1, keepdims=True)
 
 
+def plain_softmax(scores: np.ndarray) -> np.ndarray:
+    """Run along the rows; a row of −∞ gives NaN, as the usual three lines do."""
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exponentials / row_sums(exponentials)
+
+
 SOFTMAX = Exercise(
     "softmax",
     lambda scores: reference.softmax(scores),
@@ -95,6 +101,12 @@ SOFTMAX = Exercise(
             "your function subtracts one maximum from all rows: a row far below it is left with exp(-1000) = 0.",
             "Whose largest score matters for a row?",
             lambda scores: np.exp(scores - scores.max()) / row_sums(np.exp(scores - scores.max())),
+        ),
+        Mistake(
+            "fixed_number",
+            "your function subtracts a fixed number: scores far below it all become exp(...) = 0, and 0 / 0 is NaN.",
+            "One number for a whole row, yes. Which one fits a row of zeros and a row of thousands?",
+            lambda scores: np.exp(scores - 1000) / row_sums(np.exp(scores - 1000)),
         ),
         Mistake(
             "maximum_of_columns",
@@ -193,6 +205,11 @@ def right_scores(query: np.ndarray, key: np.ndarray) -> np.ndarray:
     return query @ key.T / np.sqrt(query.shape[-1])
 
 
+def queries_twice(query: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """Count the queries in both loops; too few keys give an error."""
+    return np.array([[q @ key[j] for j in range(len(query))] for q in query]) / np.sqrt(query.shape[-1])
+
+
 SCORES = Exercise(
     "scaled_scores",
     right_scores,
@@ -201,12 +218,13 @@ SCORES = Exercise(
             "each query with each key",
             "Row i, column j of the scores is the dot product of query i and key j.",
             one_number,
-            "Write down the score of query 0 and key 1 by hand. Where in your result does it stand?",
+            "Work out one score of the example by hand. Does your result hold that number, in the row of its query and "
+            "the column of its key?",
             2,
         ),
         Property(
             "the scale",
-            "The dot products are divided by the square root of E, the size of a query and of a key.",
+            "The dot products are divided by the square root of E, which is how many numbers a query or a key holds.",
             several_numbers,
             "Compute the example by hand: what is the dot product, what is E, and what comes out?",
         ),
@@ -222,7 +240,7 @@ SCORES = Exercise(
         Mistake(
             "root_missing",
             "your scores are divided by E where the square root of E is wanted (or by the root, twice).",
-            "The variance of a dot product grows with E. How does its usual size grow?",
+            "For E = 4 the divisor is 2. What is yours?",
             lambda query, key: query @ key.T / query.shape[-1],
         ),
         Mistake(
@@ -246,7 +264,7 @@ SCORES = Exercise(
         Mistake(
             "scale_of_four",
             "your scores are divided by 2, whatever E is.",
-            "Where does your function look up the size of a query?",
+            "Where does your function look up how many numbers a query holds?",
             lambda query, key: query @ key.T / 2,
         ),
         Mistake(
@@ -254,6 +272,38 @@ SCORES = Exercise(
             "the rows of query meet the columns of key: query @ key, where each row should meet each row.",
             "Shapes (L, E) and (S, E): which axis of key must stand where, so that E meets E?",
             lambda query, key: query @ key / np.sqrt(query.shape[-1]),
+        ),
+        Mistake(
+            "query_turned",
+            "query is transposed where key should be: query.T @ key.",
+            "(L, E) times which shape gives (L, S)?",
+            lambda query, key: query.T @ key / np.sqrt(query.shape[-1]),
+        ),
+        Mistake(
+            "norm_for_size",
+            "your scores are divided by the norm of each query, its length as a vector.",
+            "E is no norm: it counts. How many numbers does one query hold, whatever they are?",
+            lambda query, key: query @ key.T / np.linalg.norm(query, axis=-1, keepdims=True),
+        ),
+        Mistake(
+            "norm_for_size",
+            "your scores are divided by the norms of query and key: they are cosines.",
+            "E is no norm: it counts. How many numbers does one query hold, whatever they are?",
+            lambda query, key: (
+                query @ key.T / np.linalg.norm(query, axis=-1, keepdims=True) / np.linalg.norm(key, axis=-1)
+            ),
+        ),
+        Mistake(
+            "root_of_the_shape",
+            "your scores are divided by the roots of the whole shape, which is a pair: one for each of two columns.",
+            "query.shape is (L, E). Which of the two numbers is wanted?",
+            lambda query, key: query @ key.T / np.sqrt(query.shape),
+        ),
+        Mistake(
+            "a_column_for_each_query",
+            "your result has a column for each query, where it needs one for each key.",
+            "Two loops: what does each of them count?",
+            queries_twice,
         ),
         Mistake(
             "transposed",
@@ -415,6 +465,18 @@ def transposed_average(query: np.ndarray, key: np.ndarray, value: np.ndarray) ->
     return weights.T @ value, weights
 
 
+def number_by_number(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> tuple:
+    """Multiply weights and values and add nothing up."""
+    weights = right_attention(query, key, value)[1]
+    return weights * value, weights
+
+
+def values_turned(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> tuple:
+    """Multiply the weights with the transposed values."""
+    weights = right_attention(query, key, value)[1]
+    return weights @ value.T, weights
+
+
 def some_attention(rng: np.random.Generator) -> list[Call]:
     """Ask with the card's example and with drawn numbers; L, S, E and Ev differ."""
     card = call(query=[[0.0]], key=[[0.0], [0.0]], value=[[2.0], [8.0]])
@@ -479,6 +541,18 @@ ATTENTION = Exercise(
             transposed_average,
         ),
         Mistake(
+            "number_by_number",
+            "weights and values are multiplied number by number: nothing is added up.",
+            "An output row adds up the values, each times its weight. Which operator multiplies and adds?",
+            number_by_number,
+        ),
+        Mistake(
+            "values_turned",
+            "your values are transposed when they meet the weights.",
+            "(L, S) times (S, Ev): is there anything to turn?",
+            values_turned,
+        ),
+        Mistake(
             "plain_mean",
             "your output is the plain average of the values, whatever the scores are.",
             "Which number of yours says how much of each value is taken?",
@@ -508,17 +582,18 @@ def hidden_keys(rng: np.random.Generator) -> list[Call]:
 
 
 def loud_hidden_keys(rng: np.random.Generator) -> list[Call]:
-    """Ask with hidden keys that would win if they took part, and with allowed scores far below any fill."""
+    """Ask with hidden keys that would win if they took part, with allowed scores far below any fill, and far above."""
     loud = call(query=[[1.0]], key=[[0.0], [30.0]], value=[[2.0], [8.0]], mask=[True, False])
     low = call(query=[[1e5]], key=[[-1e5], [0.0]], value=[[2.0], [8.0]], mask=[True, False])
-    return [loud, low.change(key=np.array([[-1.0], [0.0]])), low]
+    high = call(query=[[100.0]], key=[[100.0], [0.0]], value=[[2.0], [8.0]], mask=[True, False])
+    return [loud, low.change(key=np.array([[-1.0], [0.0]])), low, high]
 
 
-def masking(change: Callable) -> Callable:
+def masking(change: Callable, softmax: Callable = reference.softmax) -> Callable:
     """Make an attention that masks its scaled scores in a way of its own: ``change(scores, mask)``."""
 
     def does(query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: np.ndarray) -> tuple:
-        weights = reference.softmax(change(right_scores(query, key), mask))
+        weights = softmax(change(right_scores(query, key), mask))
         return weights @ value, weights
 
     return does
@@ -528,6 +603,20 @@ def after_softmax(query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: n
     """Set the weights of hidden keys to 0, after the softmax."""
     weights = reference.softmax(right_scores(query, key)) * mask
     return weights @ value, weights
+
+
+def shared_out_anew(query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: np.ndarray) -> tuple:
+    """Set the weights of hidden keys to 0 after the softmax, and divide by what is left."""
+    weights = reference.softmax(right_scores(query, key)) * mask
+    weights = weights / row_sums(weights)
+    return weights @ value, weights
+
+
+def laid_on_rows(scores: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Hide the rows of the scores; an error where there are not as many rows as keys."""
+    hidden = scores.copy()
+    hidden[~mask] = -np.inf
+    return hidden
 
 
 def filling(name: str, words: str, number: float) -> Mistake:
@@ -541,6 +630,7 @@ def filling(name: str, words: str, number: float) -> Mistake:
 
 
 BEFORE = "What should the weights of the keys that are left sum to? Where would the mask have to act for that?"
+TIMES_ZERO = "the mask is multiplied by infinity, and 0 times infinity is NaN: the allowed scores are spoilt."
 ZERO = "Which score has the exponential 0?"
 MASKED = Exercise(
     "masked_attention",
@@ -555,7 +645,7 @@ MASKED = Exercise(
         ),
         Property(
             "loud hidden keys",
-            "However large the score of a hidden key, and however low the others, nothing of it reaches the output.",
+            "However large or low the scores are, those of hidden keys or of others, the others share out the whole.",
             loud_hidden_keys,
             "Which number is below every score, and gives exp = 0 exactly?",
         ),
@@ -593,8 +683,38 @@ MASKED = Exercise(
             masking(lambda scores, mask: scores + mask),
         ),
         filling("fill_minus_20", "a small negative number", -20.0),
-        filling("fill_minus_1e4", "about -10000", -1e4),
-        filling("fill_minus_1e9", "about -1e9", -1e9),
+        filling("fill_minus_1e4", "a number such as -1000 or -10000", -1e4),
+        filling("fill_minus_1e9", "a number such as -1e9", -1e9),
+        Mistake(
+            "shared_out_anew",
+            "your weights are shared out anew after the softmax, but a loud hidden key has left only 0 to share.",
+            "With the mask before the softmax, the hidden score takes no part in it. Where is yours?",
+            shared_out_anew,
+        ),
+        Mistake(
+            "fill_infinity",
+            "your hidden scores become +∞, and ∞ minus ∞ is NaN.",
+            "Which of the two infinities has the exponential 0?",
+            masking(lambda scores, mask: np.where(mask, scores, np.inf), plain_softmax),
+        ),
+        Mistake(
+            "infinity_times_zero",
+            TIMES_ZERO,
+            "Choose, and do not multiply: which function takes one number where the mask is True, another elsewhere?",
+            masking(lambda scores, mask: scores + (1 - mask) * -np.inf, plain_softmax),
+        ),
+        Mistake(
+            "mask_on_the_rows",
+            "your mask is laid on the rows of the scores, the queries. It speaks of keys.",
+            "scores[rows, columns]: which of the two are the keys?",
+            masking(laid_on_rows, plain_softmax),
+        ),
+        Mistake(
+            "key_and_value_set_to_zero",
+            "hidden keys and values are set to 0: the scores become 0, and exp(0) is 1, so they keep a weight.",
+            ZERO,
+            lambda query, key, value, mask: right_attention(query, key * mask[:, None], value * mask[:, None]),
+        ),
         Mistake(
             "keys_taken_out",
             "your function takes the hidden keys out: the output is right, but the weights lack columns.",

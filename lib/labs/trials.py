@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lib.labs.form import Call
-from lib.labs.judging import RAISES, READ, a_kind, is_stub, shown, unfinished
+from lib.labs.judging import a_kind, for_error, is_stub, shown, unfinished
 from lib.labs.report import WRONG, Result, about_prints, indented, not_written, points, unusable, wrapped
 from lib.labs.right_ways import RIGHT_WAYS, by_the_book
 from lib.labs.running import Outcome, run, takes
@@ -296,7 +296,7 @@ def diagnose_alarm(trial: Trial, evidence: Evidence) -> tuple[str | None, str, s
     if raised.kind != "AssertionError":
         if evidence.refused:
             return "refused", "your test asks what attention does not take; read the error's words.", REFUSED
-        return "raises", "", RAISES.get(raised.kind, READ)
+        return "raises", "", for_error(raised.kind, raised.text)
     content = [bug for bug in trial.bugs if bug.name in evidence.alive]
     if len(evidence.alarms) < len(RIGHT_WAYS) or exact(raised.code or ""):
         return "too_exact", "your test asks for every digit, and right attentions differ in the last ones.", EXACT

@@ -138,6 +138,18 @@ def wrong_masked_softmax__raises(scores, mask):
     return stable(np.where(mask, scores, -np.infinity_of_mine))
 
 
+def wrong_masked_softmax__infinity_times_zero(scores, mask):
+    scores = scores - np.inf * ~mask
+    e = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def wrong_masked_softmax__fill_infinity(scores, mask):
+    scores = np.where(mask, scores, np.inf)
+    e = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
 # causal_mask
 
 
@@ -309,6 +321,14 @@ def wrong_padding_mask__writes(lengths, S):
     return mask
 
 
+def wrong_padding_mask__side_by_side(lengths, S):
+    return np.arange(S) < lengths
+
+
+def wrong_padding_mask__kind(lengths, S):
+    return [[True] * n + [False] * (S - n) for n in lengths]
+
+
 # window_mask
 
 
@@ -397,6 +417,28 @@ def wrong_window_mask__forgets_to_return(L, left):
 
 def wrong_window_mask__hard_coded(L, left):
     return np.eye(2, dtype=bool)
+
+
+def wrong_window_mask__counted_from_the_end(L, left):
+    mask = np.full((L, L), False)
+    for i in range(L):
+        mask[i][i - left : i + 1] = True
+    return mask
+
+
+def wrong_window_mask__raises__and(L, left):
+    i, j = np.arange(L)[:, None], np.arange(L)[None, :]
+    return j <= i and j >= i - left
+
+
+def wrong_window_mask__raises__chain(L, left):
+    i, j = np.arange(L)[:, None], np.arange(L)[None, :]
+    return i - left <= j <= i
+
+
+def wrong_window_mask__raises__no_brackets(L, left):
+    i, j = np.arange(L)[:, None], np.arange(L)[None, :]
+    return j <= i & j >= i - left
 
 
 # safe_attention
@@ -516,6 +558,24 @@ def wrong_safe_attention__writes(query, key, value, mask):
     output, weights = safe_attention__by_guards(query, key, value, mask)
     output[empty], weights[empty] = 0, 0
     return output, weights
+
+
+def wrong_safe_attention__whole_mask_only(query, key, value, mask):
+    if not mask.any():
+        return 0, 0
+    return wrong_safe_attention__empty_rows_nan(query, key, value, mask)
+
+
+def wrong_safe_attention__whole_mask_only__of_the_right_shape(query, key, value, mask):
+    if np.sum(mask) == 0:
+        return np.zeros((len(query), value.shape[1])), np.zeros(mask.shape)
+    return wrong_safe_attention__empty_rows_nan(query, key, value, mask)
+
+
+def wrong_safe_attention__wrong_rows_cleared(query, key, value, mask):
+    _, weights = wrong_safe_attention__empty_rows_nan(query, key, value, mask)
+    weights[mask.any(axis=-1)] = 0
+    return weights @ value, weights
 
 
 # leaks
@@ -670,3 +730,12 @@ def wrong_leaks__forgets_to_return(block, x):
 
 def wrong_leaks__raises(block, x):
     return block(x, x) != block(x)
+
+
+def wrong_leaks__always_false__too_small_a_change(block, x):
+    for i in range(len(x)):
+        changed = x.copy()
+        changed[i] += 1e-9
+        if not np.allclose(block(changed)[:i], block(x)[:i]):
+            return True
+    return False

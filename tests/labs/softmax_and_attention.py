@@ -154,6 +154,19 @@ def wrong_softmax__hangs(scores):
     return top
 
 
+def wrong_softmax__fixed_number(scores):
+    e = np.exp(scores - 1000)
+    return e / np.sum(e, axis=1, keepdims=True)
+
+
+def wrong_softmax__kind__row_by_row(scores):
+    rows = []
+    for row in scores:
+        e = [math.exp(x - max(row)) for x in row]
+        rows.append([x / sum(e) for x in e])
+    return rows
+
+
 # scaled_scores
 
 
@@ -263,6 +276,37 @@ def wrong_scaled_scores__raises__name(query, key):
 
 def wrong_scaled_scores__raises(query, key):
     return query @ key.T / np.sqrt(query.shape[2])
+
+
+def wrong_scaled_scores__query_turned(query, key):
+    return query.T @ key / np.sqrt(query.shape[1])
+
+
+def wrong_scaled_scores__norm_for_size(query, key):
+    scores = np.zeros((len(query), len(key)))
+    for i, q in enumerate(query):
+        for j, k in enumerate(key):
+            scores[i, j] = sum(q * k) / sum(q**2) ** 0.5
+    return scores
+
+
+def wrong_scaled_scores__norm_for_size__cosine(query, key):
+    q = query / np.linalg.norm(query, axis=1)[:, None]
+    k = key / np.linalg.norm(key, axis=1)[:, None]
+    return q @ k.T
+
+
+def wrong_scaled_scores__root_of_the_shape(query, key):
+    return query @ key.T / np.sqrt(query.shape)
+
+
+def wrong_scaled_scores__a_column_for_each_query(query, key):
+    L, E = query.shape
+    s = np.zeros((L, L))
+    for i in range(L):
+        for j in range(L):
+            s[i, j] = np.dot(query[i], key[j]) / E**0.5
+    return s
 
 
 # attention
@@ -392,6 +436,16 @@ def wrong_attention__writes(query, key, value):
     return weights @ value, weights
 
 
+def wrong_attention__number_by_number(query, key, value):
+    weights = softmax__in_one_line(scaled_scores__by_einsum(query, key))
+    return weights * value, weights
+
+
+def wrong_attention__values_turned(query, key, value):
+    weights = softmax__in_one_line(scaled_scores__by_einsum(query, key))
+    return weights @ value.T, weights
+
+
 # masked_attention
 
 
@@ -445,6 +499,40 @@ wrong_masked_attention__mask_added_as_number = hiding(lambda scores, mask: score
 wrong_masked_attention__fill_minus_1e9 = hiding(lambda scores, mask: np.where(mask, scores, -1e9))
 wrong_masked_attention__fill_minus_1e4 = hiding(lambda scores, mask: np.where(mask, scores, -10_000))
 wrong_masked_attention__fill_minus_1e9__added = hiding(lambda scores, mask: scores + (1 - mask) * -1e9)
+
+
+wrong_masked_attention__fill_minus_1e4__closer = hiding(lambda scores, mask: np.where(mask, scores, -1000))
+wrong_masked_attention__fill_infinity = hiding(lambda scores, mask: np.where(mask, scores, np.inf))
+wrong_masked_attention__infinity_times_zero = hiding(lambda scores, mask: scores + (1 - mask) * -np.inf)
+wrong_masked_attention__infinity_times_zero__inverted_mask = hiding(lambda scores, mask: scores - np.inf * ~mask)
+
+
+def wrong_masked_attention__mask_on_the_rows(query, key, value, mask):
+    scores = scaled_scores__by_einsum(query, key)
+    scores[mask == False] = -np.inf  # noqa: E712
+    weights = softmax__in_one_line(scores)
+    return weights @ value, weights
+
+
+def wrong_masked_attention__shared_out_anew(query, key, value, mask):
+    weights = softmax__in_one_line(scaled_scores__by_einsum(query, key))
+    weights[:, ~mask] = 0
+    weights /= weights.sum(axis=1, keepdims=True)
+    return weights @ value, weights
+
+
+def wrong_masked_attention__no_maximum_subtracted(query, key, value, mask):
+    e = np.exp(np.where(mask, scaled_scores__by_einsum(query, key), -np.inf))
+    weights = e / e.sum(axis=1, keepdims=True)
+    return weights @ value, weights
+
+
+def wrong_masked_attention__key_and_value_set_to_zero(query, key, value, mask):
+    key, value = key.copy(), value.copy()
+    key[~mask] = 0
+    value[~mask] = 0
+    weights = softmax__in_one_line(scaled_scores__by_einsum(query, key))
+    return weights @ value, weights
 
 
 def wrong_masked_attention__mask_ignored__result_dropped(query, key, value, mask):

@@ -1,5 +1,6 @@
 """What the checkers say, and how they hold still: stubs, errors, hangs, prints, nbgrader."""
 
+import math
 import threading
 import time
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from lib import labs
-from lib.labs import running
+from lib.labs import judging, running
 from lib.labs.form import Call
 from lib.labs.running import run
 
@@ -165,6 +166,49 @@ def test_warnings_and_errors_stay_off_the_standard_error(capsys):
 def test_an_unknown_exercise_is_a_mistake_of_the_notebook():
     with pytest.raises(ValueError, match=r"name must be an exercise, one of softmax, .*; got 'sofmax'"):
         labs.check("sofmax", softmax)
+
+
+# Hints for errors that beginners meet
+
+
+def one_answer_wanted(scores):
+    return scores if scores > 0 else -scores
+
+
+def letter_of_the_page(query, key):
+    return query @ key.T / np.sqrt(E)
+
+
+def overflow(scores):
+    return np.array([[math.exp(s) for s in row] for row in scores]) / row_sum(scores)
+
+
+def row_sum(scores):
+    return np.array([[sum(math.exp(s) for s in row)] for row in scores])
+
+
+def a_list(scores):
+    return [list(row) for row in scores]
+
+
+@pytest.mark.parametrize(
+    ("name", "fn", "hint"),
+    [
+        ("softmax", one_answer_wanted, judging.TRUTH),
+        ("scaled_scores", letter_of_the_page, judging.RAISES["NameError"]),
+        ("softmax", overflow, judging.RAISES["OverflowError"]),
+        ("softmax", a_list, judging.LIST),
+    ],
+)
+def test_an_error_gets_the_hint_that_leads_on(capsys, name, fn, hint):
+    assert f"Hint: {hint}" in " ".join(said(capsys, name, fn).split())
+
+
+def test_a_test_gets_the_hint_for_an_array_of_answers(capsys):
+    def test_equation(attention):
+        assert attention(np.zeros((2, 1)), np.zeros((2, 1)), np.ones((2, 1))) == 1
+
+    assert f"Hint: {judging.TRUTH}" in " ".join(said(capsys, "test_equation", test_equation).split())
 
 
 # Hanging
