@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lib.verify.causal_model import SEED, WHOLE, Model, Raised
-from lib.verify.causal_patterns import SUSPECTS, name_chunk_leak, name_leak, picture, same_for_all
+from lib.verify.causal_patterns import SUSPECTS, name_chunk_leak, name_leak, one_number, picture, same_for_all
 from lib.verify.example import Example
 from lib.verify.report import Colored, Failure, Plain, Report, _wrapped
 from lib.verify.subject import UsageError
@@ -221,7 +221,8 @@ class _Check:
         self.exact: dict[str, bool] = {}
         self.noise: dict[str, float] = {}
         self.tols: dict[str, float] = {}
-        self.averages: set[str] = set()  # questions whose leak is the same at every position
+        self.averages: set[str] = set()  # questions whose leak is the same at every position, or of a mean
+        self.examined: set[str] = set()
 
     # What is asked ---------------------------------------------------------------------------------------------------
 
@@ -425,9 +426,37 @@ class _Check:
         if sizes is not None:
             return whole[0].suspect if whole else name_chunk_leak(seen, sizes)
         found = name_leak(seen, ~np.isnan(strength))
-        if found == "no_mask" and scene.title("perturbation") in self.averages:
-            return "sequence_statistics"
-        return found
+        if found != "no_mask":
+            return found
+        title = scene.title("perturbation")
+        if title not in self.examined and self.through_statistics(scene):
+            self.averages.add(title)
+        self.examined.add(title)
+        return "sequence_statistics" if title in self.averages else found
+
+    def through_statistics(self, scene: Scene) -> bool:
+        """Say whether the future comes in through a number or a mean of the sequence, and not token by token."""
+        tokens, half = scene.tokens, scene.tokens.shape[1] // 2
+        later = list(range(half, tokens.shape[1]))[:8]
+        if len(later) < 3:
+            return False
+        base = scene.base[:1]
+
+        def change(other: np.ndarray, t: slice) -> np.ndarray:
+            return (self.run(scene, other)[:1] - base)[0, t].ravel()
+
+        effects = [change(self.changed(tokens, 0, u, 0), slice(half)) for u in later]
+        if not np.isfinite(effects).all():
+            return False
+        if one_number(np.array(effects)):
+            return True
+        size = np.median(np.abs(effects).max(-1))
+        (u, v), (p, q) = _unlike(tokens[0], later), _unlike(tokens[0], list(range(half)))
+        if u is None or p is None:
+            return False
+        order_ahead = np.abs(change(_swapped(tokens, u, v), slice(half))).max()
+        order_behind = np.abs(change(_swapped(tokens, p, q), slice(q + 1, None))).max()
+        return order_ahead <= max(1e-4 * size, 4 * scene.tol) and order_behind > 0.01 * size
 
     def judge_rows(self, scene: Scene, across: np.ndarray) -> None:
         """Fail if a row of the batch sees another; ``across`` holds for t, u: strength, row, other row, position."""
@@ -560,11 +589,19 @@ def _with_modes(failure: Leak, failures: list[Leak], module: bool) -> Leak:
     mixed = {f.mode for f in failures if f.property.startswith("rows, whole")}
     suspect = failure.suspect
     one_mode = module and leaking == {failure.mode}
-    if leaking == mixed == {"training"} and failure.mode == "training":
+    only_there = leaking == mixed == {"training"}
+    of_both = only_there or suspect == "sequence_statistics" or _of_rows(failure, failures)
+    if failure.mode in leaking & mixed and of_both:
         suspect = "batch_statistics"
     elif one_mode and suspect in ("no_mask", "mask_inverted") and failure.pairs:
         suspect = "mask_only_in_training" if failure.mode == "evaluation" else "mask_only_in_evaluation"
     return failure if suspect == failure.suspect else replace(failure, suspect=suspect, explanation=SUSPECTS[suspect])
+
+
+def _of_rows(failure: Leak, failures: list[Leak]) -> bool:
+    """Say whether a failure tells of mixed rows, in a mode in which a statistic runs over the sequence too."""
+    same = [f for f in failures if f.mode == failure.mode and f.suspect == "sequence_statistics"]
+    return bool(same) and failure.suspect == "rows_mixed"
 
 
 def _together(titles: list[str]) -> list[str]:
@@ -601,6 +638,18 @@ def _vocabulary(model: Model, given: Any) -> int:
     if high >= given:
         raise UsageError(f"tokens must lie below vocabulary = {given}, got {high}")
     return int(given)
+
+
+def _unlike(tokens: np.ndarray, places: list[int]) -> tuple[int, int] | tuple[None, None]:
+    """Find two places that hold different tokens."""
+    pairs = ((p, q) for p in places for q in places if p < q and not np.array_equal(tokens[p], tokens[q]))
+    return next(pairs, (None, None))
+
+
+def _swapped(tokens: np.ndarray, p: int, q: int) -> np.ndarray:
+    other = tokens.copy()
+    other[0, [p, q]] = tokens[0, [q, p]]
+    return other
 
 
 def _ways(L: int) -> list[Way]:

@@ -4,16 +4,17 @@ import numpy as np
 
 #: Each known mistake: what it does wrong.
 SUSPECTS = {
-    "no_mask": "every position sees all later ones: the causal mask is missing, in at least one layer",
+    "no_mask": "every position sees all later ones: the causal mask is missing, in at least one layer, or a number "
+    "taken over the whole sequence comes in",
     "mask_inverted": "positions see what comes after them and not what comes before: True and False are swapped",
     "mask_only_in_training": "the causal mask is applied in training only: evaluation sees the future",
     "mask_only_in_evaluation": "the causal mask is missing in training only, so the model learns to copy what it "
     "should guess",
     "off_by_one": "a position sees the next one, the very token it must guess: the mask's diagonal is one too far, or "
     "the input is shifted the wrong way; through n layers one ahead becomes n ahead",
-    "sequence_statistics": "all positions take the same share of the whole sequence: a mean, a maximum or a norm runs "
-    "over time",
-    "batch_statistics": "in training, a norm takes its statistics over all rows and positions, as batch norm does",
+    "sequence_statistics": "what comes in from later positions is one and the same for all: a mean, a maximum or a "
+    "norm runs over time",
+    "batch_statistics": "a norm takes its statistics over all rows and positions, as batch norm does in training",
     "last_token": "every position sees the last one and nothing else ahead: a summary of the sequence is added to all",
     "prefix_unmasked": "the first positions see each other both ways, as in a prefix model",
     "block_unmasked": "positions of one block see each other both ways: the mask compares blocks, not positions",
@@ -88,6 +89,18 @@ def same_for_all(after: np.ndarray, before: np.ndarray, u: int) -> bool:
     middle = others.mean(0)
     size = np.abs(middle).max()
     return len(others) > 1 and size > 0 and bool(np.abs(others - middle).max() <= 0.02 * size)
+
+
+def one_number(effects: np.ndarray) -> bool:
+    """Say whether changes of several later tokens (K, M) all move the earlier outputs along one line.
+
+    Then the future comes in through a single number, such as a norm.
+    """
+    if min(effects.shape) < 3:
+        return False
+    sizes = np.linalg.norm(effects, axis=-1, keepdims=True)
+    values = np.linalg.svd(effects / np.where(sizes == 0, 1.0, sizes), compute_uv=False)
+    return bool(values[0] > 0 and values[1] <= 0.1 * values[0])
 
 
 def picture(strength: np.ndarray, tol: float, sizes: tuple[int, ...] | None = None) -> list[str]:

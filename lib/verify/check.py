@@ -12,7 +12,7 @@ from lib.verify.form import find_out
 from lib.verify.guess import guess
 from lib.verify.properties import PROPERTIES, RUNS, RUNS_STATEMENT, Property
 from lib.verify.report import Failure, Report
-from lib.verify.shrink import SECONDS, shrink
+from lib.verify.shrink import SECONDS, shrink, shrink_call
 from lib.verify.subject import Subject, UsageError
 
 #: The stage after the last property, in which failures are shrunk and bugs named.
@@ -145,7 +145,10 @@ def _explain(subject: Subject, failed: list[Failed], imported: str | None) -> li
     """Shrink what failed, name the bug, and write examples."""
     seconds = min(SECONDS, ALL_SECONDS / max(len(failed), 1))
     smaller = [
-        f if f.prop is None else Failed(f.prop, *shrink(subject, f.prop, f.probe, f.problem, seconds)) for f in failed
+        Failed(None, *shrink_call(subject, f.problem, seconds))
+        if f.prop is None
+        else Failed(f.prop, *shrink(subject, f.prop, f.probe, f.problem, seconds))
+        for f in failed
     ]
     suspects = diagnose(subject, smaller)
     hints = guess(subject, failed)
@@ -153,7 +156,10 @@ def _explain(subject: Subject, failed: list[Failed], imported: str | None) -> li
     for (prop, _, problem), suspect in zip(smaller, suspects, strict=True):
         name, statement = (RUNS, RUNS_STATEMENT) if prop is None else (prop.name, prop.statement)
         example = write(subject, problem, imported)
-        failures.append(Failure.of(name, statement, problem.detail, example, suspect, hints.get(name)))
+        hint, detail = hints.get(name), problem.detail
+        if prop is None and hint:
+            detail = detail.split("; pass conventions")[0]  # this hint is the better one
+        failures.append(Failure.of(name, statement, detail, example, suspect, hint))
     return failures
 
 

@@ -5,13 +5,16 @@ on a fixed set of probes that touches every property. An entry that agrees every
 nearly everywhere is what the failure looks like.
 """
 
+import itertools
 import re
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from lib.verify import oracle
+from lib.verify.oracle import EPSILON
 from lib.verify.probe import Probe
 from lib.verify.properties import PROPERTIES, RUNS, Property
 from lib.verify.properties.base import differs
@@ -63,16 +66,17 @@ def diagnose(subject: Subject, failed: list[Failed]) -> list[Suspect | None]:
     -------
     list of Suspect or None, one for each failure
     """
-    entries = [e for e in catalogue if subject.framework.name in e.frameworks]
+    entries = [v for e in catalogue if subject.framework.name in e.frameworks for v in e.variants()]
     if any(f.prop is None for f in failed):
         return [_runs_suspect(f, entries) if f.prop is None else None for f in failed]
     matching = [[e for e in entries if _gives_the_same(subject, e, f)] for f in failed]
-    probes = [*_fingerprint(subject), *(f.problem.call for f in failed if f.problem.show == "output")]
-    candidates = {e.name: e for found in matching for e in found}
+    shown = [f.problem.call for f in failed if f.problem.show == "output"]
+    probes = [*_fingerprint(subject), *(call for call in shown if not call.options.get("dropout_p"))]
+    candidates = {e.changes: e for found in matching for e in found}
     outcomes = [_seeded(subject, probe) for probe in probes] if candidates else []
-    shares = {name: _agreement(subject, e, probes, outcomes) for name, e in candidates.items()}
-    of_gradients = {e.name: e for f, found in zip(failed, matching, strict=True) if _of_gradients(f) for e in found}
-    slopes = {name: _gradient_agreement(subject, e) for name, e in of_gradients.items()}
+    shares = {changes: _agreement(subject, e, probes, outcomes) for changes, e in candidates.items()}
+    of_gradients = {e.changes: e for f, found in zip(failed, matching, strict=True) if _of_gradients(f) for e in found}
+    slopes = {changes: _gradient_agreement(subject, e) for changes, e in of_gradients.items()}
     return [_best(f, found, shares, slopes) for f, found in zip(failed, matching, strict=True)]
 
 
@@ -104,13 +108,17 @@ def _of_gradients(failed: Failed) -> bool:
     return failed.problem.show.endswith(".grad")
 
 
-def _best(failed: Failed, found: list[Entry], shares: dict[str, Shares], slopes: dict[str, float]) -> Suspect | None:
+def _best(
+    failed: Failed, found: list[Entry], shares: dict[tuple, Shares], slopes: dict[tuple, float]
+) -> Suspect | None:
     """Choose the entry that agrees most; of equals, the one that this property is meant for."""
     if not found:
         return None
-    share = {e.name: shares[e.name].of(failed, slopes.get(e.name) if _of_gradients(failed) else None) for e in found}
-    entry = max(found, key=lambda e: (share[e.name], e.killed_by == failed.prop.name))
-    return Suspect(entry, share[entry.name] == 1) if share[entry.name] >= NEARLY else None
+    share = {
+        e.changes: shares[e.changes].of(failed, slopes.get(e.changes) if _of_gradients(failed) else None) for e in found
+    }
+    entry = max(found, key=lambda e: (share[e.changes], e.killed_by == failed.prop.name))
+    return Suspect(entry, share[entry.changes] == 1) if share[entry.changes] >= NEARLY else None
 
 
 def _runs_suspect(failed: Failed, entries: list[Entry]) -> Suspect | None:
@@ -129,7 +137,7 @@ def _gives_the_same(subject: Subject, entry: Entry, failed: Failed) -> bool:
         return False
     if show.startswith("second call") or failed.prop.name == "dropout":  # chance is at work: look at how it fails
         by_chance = (_fails_alike(_asked(failed, wrong), failed.problem) for _ in range(20))
-        return entry.killed_by == failed.prop.name and any(by_chance)
+        return entry.killed_by == failed.prop.name and any(by_chance) and not _fails_sooner(failed, wrong)
     mine, theirs = _seeded(subject, probe), _seeded(wrong, _for_entry(subject, probe))
     if not _alike(mine, theirs, _tolerance(subject, probe), probe):
         return False
@@ -140,6 +148,18 @@ def _gives_the_same(subject: Subject, entry: Entry, failed: Failed) -> bool:
             return False
         return _still_wrong(failed, wrong)  # what was expected may be another of the function's own outputs
     return failed.prop.name == entry.killed_by or _still_wrong(failed, wrong)
+
+
+def _fails_sooner(failed: Failed, wrong: Subject) -> bool:
+    """Say whether an entry fails on a probe of dropout that the function passed before it failed."""
+    if failed.prop.name != "dropout":
+        return False
+    earlier = itertools.takewhile(lambda p: not _same_call(p, failed.probe), failed.prop.probes(wrong))
+    return any(_asked(failed._replace(probe=p), wrong) is not None for p in earlier)
+
+
+def _same_call(probe: Probe, other: Probe) -> bool:
+    return probe.options == other.options and probe.value.shape[-2:] == other.value.shape[-2:]
 
 
 def _fails_alike(found: Problem | None, problem: Problem) -> bool:
@@ -237,7 +257,9 @@ def _alike(mine: Outcome, theirs: Outcome, tolerance: np.ndarray, probe: Probe) 
         return False
     if tolerance.shape[:-1] != mine.output.shape[:-1]:
         tolerance = np.max(tolerance, initial=0)
-    if differs(mine.output, theirs.output, 2 * tolerance + 1e-9).any():
+    largest = np.abs(theirs.output[np.isfinite(theirs.output)]).max(initial=0)
+    rounding = 8 * EPSILON[probe.dtype] * largest  # what was expected may be an exact 0
+    if differs(mine.output, theirs.output, 2 * tolerance + 1e-9 + rounding).any():
         return False
     if mine.weights is None or theirs.weights is None:
         asked = probe.options.get("return_weights", False)  # some give a tuple without being asked
@@ -254,15 +276,16 @@ def _tolerance(subject: Subject, probe: Probe) -> np.ndarray:
 
 def _as_subject(entry: Entry, subject: Subject) -> Subject:
     """Wrap an entry such that it takes the same probes: in the contract's own form."""
-    wrong = _wrapped(entry.name, subject.framework.name)
+    wrong = _wrapped(entry.name, entry.changes, subject.framework.name)
     wrong.form, wrong.conventions = subject.form, subject.conventions
     return wrong.under(mask_true="attend", layout="BHLE")
 
 
 @cache
-def _wrapped(name: str, framework: str) -> Subject:
-    function = catalogue[name].function()
-    if catalogue[name].module:
+def _wrapped(name: str, changes: tuple, framework: str) -> Subject:
+    entry = replace(catalogue[name], changes=changes)
+    function = entry.function()
+    if entry.module:
         function.eval()
     return Subject(function, framework)
 
@@ -286,8 +309,9 @@ def _fingerprint(subject: Subject) -> list[Probe]:
             continue
         found = [p for p in prop.probes(subject) if p.dtype != "bfloat16" and p.query.size + p.key.size < 4000]
         found = [p for p in found if not p.options.get("dropout_p")]
-        step = max(1, len(found) // 8)
-        probes += [subject.fit(p) for p in found[::step]]
+        many = min(len(found), 60 if prop.name == "lengths" else 16)
+        spread = {int(0.618034 * n * len(found)) % len(found) for n in range(many)}  # in no step with how they repeat
+        probes += [subject.fit(found[n]) for n in sorted(spread)]
     return (
         probes
         if subject.conventions.empty_rows == "zero"

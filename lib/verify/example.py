@@ -1,6 +1,8 @@
 """A failing call as a piece of code: paste it, run it, see it fail."""
 
+import ast
 import sys
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,10 +63,25 @@ def write(subject: Subject, problem: Problem, imported: str | None = None) -> Ex
     expected, given = _in_function_order(subject, problem)
     shown, expected, given = _where_it_differs(shown, expected, given)
     lines += body
-    lines += _comment(shown, expected, None if problem.missing else given)
-    lines += [f"# expected is {problem.basis}"] if problem.basis else []
+    lines += _comment(shown, expected, None if problem.missing else given, problem.basis)
     sizes = {"L": probe.L, "S": probe.S, "E": probe.E, "Ev": probe.Ev, "leading axes": list(probe.lead)}
-    return Example("\n".join(lines), expected, given, shown, sizes)
+    return Example("\n".join(map(_wrapped, lines)), expected, given, shown, sizes)
+
+
+#: How long a line of code may be.
+WIDTH = 100
+
+
+def _wrapped(line: str) -> str:
+    """Break a long line of code between numbers."""
+    if len(line) <= WIDTH or line.startswith("#"):
+        return line
+    broken = "\n    ".join(textwrap.wrap(line, WIDTH - 4, break_long_words=False, break_on_hyphens=False))
+    try:
+        ast.parse(broken)
+    except SyntaxError:
+        return line
+    return broken
 
 
 def _imports(subject: Subject, probe: Probe, imported: str | None) -> tuple[list[str], str]:
@@ -193,29 +210,30 @@ def _in_function_order(subject: Subject, problem: Problem) -> tuple[Any, Any]:
             "second call, output of the first",
             "second call, same arrays",
         )
+        x = x != 0 if problem.show == "mask after the call" else x  # booleans, as they are printed
         turned.append(subject.swap_heads(x) if swap else x)
     return turned[0], turned[1]
 
 
-#: How many numbers are shown in full.
-FEW = 40
+#: Above how many numbers only a row that differs is shown, and above how many the middle is left out.
+MANY, FEW = 16, 40
 
 
 def _where_it_differs(shown: str, expected: Any, given: Any) -> tuple[str, Any, Any]:
     """Show one row of a long result, one that differs: the middle would be left out otherwise."""
     arrays = isinstance(expected, np.ndarray) and isinstance(given, np.ndarray)
-    if not arrays or expected.shape != given.shape or expected.size <= FEW or expected.ndim < 2:
+    if not arrays or expected.shape != given.shape or expected.size <= MANY or expected.ndim < 2:
         return shown, expected, given
     off = np.nan_to_num(np.abs(given - expected), nan=np.inf).max(-1)
     row = np.unravel_index(off.argmax(), off.shape)
     return f"{shown}[{', '.join(map(str, row))}]", expected[row], given[row]
 
 
-def _comment(shown: str, expected: Any, given: Any) -> list[str]:
+def _comment(shown: str, expected: Any, given: Any, basis: str) -> list[str]:
     """Write what should be printed and what is."""
     digits = _digits(expected, given)
     first, second = number_text(expected, digits), number_text(given, digits)
-    lines = [f"print({shown})"]
+    lines = [f"print({shown})", *([f"# wanted: {basis}"] if basis else [])]
     for label, text in (("expected", first), ("given   ", second)):
         rows = text.split("\n")
         lines += [f"# {label}  {rows[0]}"] + [f"#           {row}" for row in rows[1:]]
@@ -276,6 +294,9 @@ def array_text(x: np.ndarray, dtype: str, framework: str) -> str:
             return f"({position}({x.size}) == {x.size - 1}){cast}.reshape({shape}){last}"
         if x.ndim == 2 and np.array_equal(x, np.eye(*x.shape)):
             return f"{np_}.eye({x.shape[0]}, {x.shape[1]}, {kind})"
+        if x.ndim >= 2 and x.shape[-1] > 1 and np.array_equal(x, np.broadcast_to(x[..., :1], x.shape), equal_nan=True):
+            repeat = "repeat" if framework == "numpy" else "repeat_interleave"
+            return f"{array_text(x[..., :1], dtype, framework)}.{repeat}({x.shape[-1]}, -1)"
         period = _period(x.ravel())
         if period:
             cycle = f"{np_}.{made}({_nested(x.ravel()[:period], np_)}{'' if dtype == 'bool' else ', ' + kind})"

@@ -2,6 +2,9 @@
 
 from lib.verify.diagnosis import Failed
 from lib.verify.form import find_out
+from lib.verify.properties import RUNS
+from lib.verify.properties.basics import EQUATION
+from lib.verify.properties.heads import BATCH
 from lib.verify.subject import Subject
 
 #: For each convention, what else could be meant and what one says about it.
@@ -32,6 +35,8 @@ def guess(subject: Subject, failed: list[Failed]) -> dict[str, str]:
     """
     hints: dict[str, str] = {}
     found: dict[str, str] = {}
+    if any(f.prop is None for f in failed):
+        return _other_axes(subject)
     left = {f.prop.name: f.prop for f in failed if f.prop is not None}
     for name, value, words in ALTERNATIVES:
         if name in found or getattr(subject.conventions, name) == value or not _may_matter(subject, name, left):
@@ -44,12 +49,24 @@ def guess(subject: Subject, failed: list[Failed]) -> dict[str, str]:
             continue
         found[name] = value
         for prop in mended:
-            hints[prop] = (
-                f"it looks like {words}: pass conventions={found!r} "
-                f"({' '.join(f'--convention {k}={v}' for k, v in found.items())}) if that is meant"
-            )
+            hints[prop] = _hint(words, found)
             del left[prop]
     return hints
+
+
+def _other_axes(subject: Subject) -> dict[str, str]:
+    """Look whether a function that takes no ordinary inputs takes heads after the length, and is right there."""
+    if "layout" in subject.conventions.declared or "lengths" in subject.conventions.declared:
+        return {}
+    other = _anew(subject.under(layout="BLHE"))
+    if find_out(other) is not None or not _holds(other, BATCH) or not _holds(other, EQUATION):
+        return {}
+    return {RUNS: _hint(ALTERNATIVES[0][2], {"layout": "BLHE"})}
+
+
+def _hint(words: str, found: dict[str, str]) -> str:
+    options = " ".join(f"--convention {k}={v}" for k, v in found.items())
+    return f"it looks like {words}: pass conventions={found!r} ({options}) if that is meant"
 
 
 def _may_matter(subject: Subject, name: str, left: dict) -> bool:

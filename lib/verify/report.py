@@ -10,6 +10,8 @@ from lib.verify.example import Example
 
 WIDTH = 110
 SHOWN = 3  # failures of unknown cause that are shown in full
+#: Properties whose bugs are not what is wrong first, where something else fails too.
+MINOR = ("half precision", "float64", "masked NaN")
 
 
 @dataclass(frozen=True)
@@ -154,13 +156,14 @@ class Report:
 
     @property
     def suspect(self) -> str | None:
-        """The known bug that most failures match, or None."""
+        """The known bug that most failures match, or None; one of precision alone stands back where more is wrong."""
         named = [f.suspect for f in self.failures if f.suspect]
-        return (
-            max(named, key=lambda name: (any(f.suspect == name and f.exact for f in self.failures), named.count(name)))
-            if named
-            else None
-        )
+        if not named:
+            return None
+        exact = {f.suspect for f in self.failures if f.exact}
+        major = {f.suspect for f in self.failures if f.property not in MINOR}  # None for one of unknown cause
+        chosen = max(named, key=lambda name: (name in major, name in exact, named.count(name)))
+        return chosen if chosen in major or not major else None
 
     def __str__(self) -> str:
         return self.text()
@@ -208,6 +211,8 @@ class Report:
         for failure in self.failures:
             if failure.suspect:
                 groups.setdefault(failure.suspect, []).append(failure)
+            elif failure.property == "repeatable":  # the numbers of all others change from call to call
+                unknown.insert(0, failure)
             else:
                 unknown.append(failure)
         shown = []

@@ -1,14 +1,17 @@
 """Make a failing probe as small and as plain as it can be while it still fails."""
 
+import copy
+import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from lib.verify.probe import Probe
-from lib.verify.properties import Property
-from lib.verify.subject import Problem, Refusal, Subject
+from lib.verify.properties import RUNS, RUNS_STATEMENT, Property
+from lib.verify.subject import DoesNotHold, Problem, Refusal, Subject
 
 TRIES = 250  # how many simpler probes are asked for one failure
 SECONDS = 3.0  # of computing for one failure at most: how busy the machine is must not change what is found
@@ -60,7 +63,50 @@ def _still_fails(subject: Subject, prop: Property, probe: Probe, before: Problem
         return None
     if found is None or kind(found) != kind(before) or found.show != before.show:
         return None
-    return found if size(found) >= min(size(before), 0.05) * 0.99 else None
+    seen = min(size(before), 0.05, 0.9 / max(probe.S, 1))  # one key of many moves an output by so much
+    return found if size(found) >= seen * 0.99 else None
+
+
+def _check_runs(subject: Subject, probe: Probe) -> None:
+    """Raise where an ordinary call fails."""
+    error = subject.run(probe).error
+    if error is not None:
+        raise DoesNotHold(Problem(probe, subject.expected(probe).output, error, error))
+
+
+_RUNS = Property(RUNS, RUNS_STATEMENT, lambda subject: (), _check_runs)
+
+
+def shrink_call(subject: Subject, problem: Problem, seconds: float = SECONDS) -> tuple[Probe, Problem]:
+    """Give the simplest call on which a function that takes no ordinary inputs fails with the same words.
+
+    Parameters
+    ----------
+    subject : Subject
+    problem : Problem
+        A call, and the error that came of it.
+    seconds : float
+        Of computing.
+    """
+    words = _without_numbers(str(problem.given))
+
+    def check(subject: Subject, probe: Probe) -> None:
+        try:
+            _check_runs(subject, probe)
+        except DoesNotHold as failure:
+            if _without_numbers(str(failure.problem.given)) == words:
+                raise
+
+    prop = replace(_RUNS, check=check)
+    free = copy.copy(subject)  # not to be fitted to what the function takes: it is what it does not take that is shown
+    free.form = copy.copy(subject.form)
+    free.form.any_lengths = free.form.any_value_size = True
+    probe, found = shrink(free, prop, problem.call, problem, seconds)
+    return probe, problem._replace(call=probe, expected=found.expected, given=found.given)
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"[\d, ()]+", " ", text)
 
 
 def kind(problem: Problem) -> str:
@@ -236,6 +282,9 @@ def _plainer(probe: Probe) -> Iterator[Probe]:
         x = getattr(probe, name)
         yield probe.change(**{name: np.zeros_like(x)})
         yield probe.change(**{name: np.ones_like(x)})
+    place = np.arange(probe.S)[:, None] * np.ones_like(probe.key)
+    for alone in (0, probe.S - 1):
+        yield probe.change(key=(place == alone) * 1.0)
     value = probe.value
     count = np.arange(1.0, probe.S + 1)[:, None] * np.ones(value.shape)
     for plain in ((count == probe.S) * 1.0, (count == 1) * 1.0, count):

@@ -4,7 +4,7 @@ import difflib
 import inspect
 import linecache
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -34,6 +34,9 @@ class Entry:
         Where it exists.
     module : bool
         Whether it is a torch module, with a training and an evaluation mode.
+    others : tuple of (old, new)
+        The same bug with other numbers in it, such as another size of tile: each makes one more wrong function, with
+        ``old`` in the changes replaced by ``new``. They have the entry's name.
     """
 
     name: str
@@ -45,6 +48,24 @@ class Entry:
     conventions: dict[str, str] = field(default_factory=dict)
     frameworks: tuple[str, ...] = ("numpy", "torch")
     module: bool = False
+    others: tuple[tuple[str, str], ...] = ()
+
+    def variants(self) -> tuple["Entry", ...]:
+        """Give the entry itself, then the same bug with other numbers.
+
+        Examples
+        --------
+        >>> from lib.verify import catalogue
+        >>> [entry.changes[0][1][-4:] for entry in catalogue["epsilon_in_denominator"].variants()][:3]
+        ['1e-8', '1e-3', '1e-4']
+        """
+        return (self, *(self._with(old, new) for old, new in self.others))
+
+    def _with(self, old: str, new: str) -> "Entry":
+        if not any(old in text for _, text in self.changes):
+            raise ValueError(f"{self.name}: {old!r} stands in none of the changes")
+        changes = tuple((right, text.replace(old, new)) for right, text in self.changes)
+        return replace(self, changes=changes, others=())
 
     @property
     def source(self) -> str:

@@ -115,6 +115,26 @@ SCALE = (
         "equation",
     ),
     Entry(
+        "scale_by_number_of_queries",
+        "The scores are divided by √L, the number of queries: the wrong entry of the query's shape.",
+        ((DEFAULT, "scale = 1 / math.sqrt(max(L, 1))"),),
+        "axis",
+    ),
+    Entry(
+        "scores_negated",
+        "The scores have the wrong sign: the key that fits least gets the most weight.",
+        ((SCORES, "scores = -(query * scale) @ key.swapaxes(-1, -2)"),),
+        "equation",
+    ),
+    Entry(
+        "scale_lost_when_long",
+        "From 65 keys on the scores are not scaled: another path is taken, and it has forgotten the scale.",
+        ((DEFAULT, "scale = 1.0 if S > 64 else 1 / math.sqrt(max(E, 1))"),),
+        "lengths",
+        alone=True,
+        others=(("64", "32"), ("64", "128"), ("64", "256"), ("64", "512")),
+    ),
+    Entry(
         "scaled_twice",
         "The default scale is applied to the query and to the key: the scores are divided by E.",
         ((SCORES, "scores = (query * scale) @ (key * scale).swapaxes(-1, -2)"),),
@@ -178,6 +198,18 @@ SOFTMAX = (
         "equation",
     ),
     Entry(
+        "key_and_value_swapped",
+        "Key and value are swapped where their sizes allow it: the query is compared with the values.",
+        ((SCORES, "key, value = (value, key) if value.shape == key.shape else (key, value)\n    " + SCORES),),
+        "equation",
+    ),
+    Entry(
+        "weights_turned_when_square",
+        "Where there are as many queries as keys the weights are transposed before they meet the values.",
+        (("output = kept @ value  # (..., L, Ev)", "output = (kept.swapaxes(-1, -2) if L == S else kept) @ value"),),
+        "axis",
+    ),
+    Entry(
         "softmax_missing",
         "There is no softmax: the scores themselves weigh the values.",
         (("weights = exponentials / xp.where(total == 0, 1.0, total)", "weights = xp.where(allowed, scores, 0.0)"),),
@@ -224,6 +256,7 @@ SOFTMAX = (
         ((TOTAL, TOTAL + " + 1e-8"),),
         "sum to one",
         alone=True,
+        others=tuple(("1e-8", f"1e-{n}") for n in (3, 4, 5, 6, 7, 9, 10)),
     ),
     Entry(
         "query_normalised",

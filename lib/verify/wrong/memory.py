@@ -30,6 +30,13 @@ WRITTEN = (
         "inputs untouched",
     ),
     Entry(
+        "mask_turned_in_place",
+        "The caller's mask is turned round in place: the next layer gets it with True and False swapped.",
+        ((MASK, "mask ^= True\n        allowed = allowed & ~mask"),),
+        "inputs untouched",
+        "https://github.com/Shujun-He/RibonanzaNet/issues/7",
+    ),
+    Entry(
         "bias_written",
         "The scores are added into the caller's bias.",
         (
@@ -51,6 +58,14 @@ LAYOUT = (
         ((START, "    query, key, value = as_stored(query), as_stored(key), as_stored(value)\n" + START),),
         "layouts",
         "https://github.com/pytorch/pytorch/issues/112577",
+        alone=True,
+    ),
+    Entry(
+        "key_strides_ignored",
+        "The keys are read as if they were contiguous.",
+        ((START, "    key = as_stored(key)\n" + START),),
+        "layouts",
+        "https://github.com/NVIDIA/TransformerEngine/issues/1195",
         alone=True,
     ),
     Entry(
@@ -77,12 +92,54 @@ LENGTHS = (
         ((FILL, FILL + "\n    scores = xp.where((j < S - S % 32) | (S < 32), scores, -math.inf)"),),
         "lengths",
         "https://github.com/pytorch/pytorch/pull/169222",
+        others=(("32", "16"), ("32", "64"), ("32", "128"), ("32", "8")),
+    ),
+    Entry(
+        "last_queries_lost",
+        "Queries are taken in tiles of 16, and an incomplete last tile is left at 0.",
+        ((WEIGHTED, WEIGHTED + "\n    output = xp.where((i - i[:1] < L - L % 16) | (L < 16), output, 0.0)"),),
+        "lengths",
+        "https://github.com/jax-ml/jax/issues/27224",
+        others=(("16", "32"), ("16", "64"), ("16", "128"), ("16", "8")),
+    ),
+    Entry(
+        "causal_restarts_in_tiles",
+        "Causal counts the queries anew in each tile of 64: later queries see the first keys only.",
+        (("allowed = allowed & (j <= i)", "allowed = allowed & (j <= (i if offset is not None else i % 64))"),),
+        "lengths",
+        alone=True,
+        others=(("64", "16"), ("64", "32"), ("64", "128"), ("64", "256")),
+    ),
+    Entry(
+        "causal_by_whole_tiles",
+        "Causal skips tiles of 32 keys that lie in the future, and does not mask within a tile that is not the first.",
+        (
+            (
+                "allowed = allowed & (j <= i)",
+                "allowed = allowed & ((j <= i) | ((j // 32 <= i // 32) & (i >= 32) & (offset is None)))",
+            ),
+        ),
+        "lengths",
+        others=(("32", "16"), ("32", "64"), ("32", "128")),
+    ),
+    Entry(
+        "only_the_best_kept_when_long",
+        "Only the 32 keys with the largest scores are looked at.",
+        (
+            (
+                "    top = xp.where(top ==",
+                "    larger = (scores[..., None, :] > scores[..., :, None]).sum(-1)\n    scores = xp.where(larger < 32, scores, -math.inf)\n    top = xp.where(top ==",
+            ),
+        ),
+        "lengths",
+        others=(("32", "16"), ("32", "64"), ("32", "128")),
     ),
     Entry(
         "tile_padding_counted",
         "The last tile of 32 keys is padded with zeros, and the padding gets weights.",
         ((TOTAL, TOTAL + " + (-S % 32 if S > 32 else 0) * xp.exp(-top)"),),
         "lengths",
+        "https://github.com/flashinfer-ai/flashinfer/pull/5090",
     ),
     Entry(
         "tiles_not_rescaled",
@@ -97,6 +154,23 @@ LENGTHS = (
             ),
         ),
         "lengths",
+        "https://github.com/ROCm/rocm-libraries/pull/6498",
+        others=(("32", "16"), ("32", "64"), ("32", "128")),
+    ),
+    Entry(
+        "tiles_output_not_rescaled",
+        "Tiles of 32 keys: the sum of weights is brought to each new maximum, the sum of values is not.",
+        (
+            (
+                WEIGHTS,
+                "tops = [xp.amax(scores[..., : n + 32], axis=-1, keepdims=True) for n in range(0, S, 32)]\n"
+                "    late = [xp.exp(top - xp.where(t == -math.inf, top, t)) for t in tops]\n"
+                "    parts = [exponentials[..., 32 * n : 32 * n + 32] * r for n, r in enumerate(late)] or [exponentials]\n"
+                "    weights = xp.concatenate(parts, axis=-1) / xp.where(total == 0, 1.0, total)",
+            ),
+        ),
+        "lengths",
+        others=(("32", "16"), ("32", "64"), ("32", "128")),
     ),
     Entry(
         "queries_beyond_128_lost",
@@ -266,6 +340,43 @@ GRADIENTS = (
         alone=True,
     ),
     Entry(
+        "query_gradient_unscaled",
+        "In the backward pass the query's gradient is not multiplied by the scale.",
+        (
+            (
+                SCORES,
+                "query = query / scale - (query / scale).detach() + query.detach() if scale else query\n    " + SCORES,
+            ),
+        ),
+        "gradients",
+        frameworks=("torch",),
+        alone=True,
+    ),
+    Entry(
+        "key_gradient_unscaled",
+        "In the backward pass the key's gradient is not multiplied by the scale.",
+        (
+            (
+                SCORES,
+                "key = key / scale - (key / scale).detach() + key.detach() if scale else key\n    " + SCORES,
+            ),
+        ),
+        "gradients",
+        frameworks=("torch",),
+        alone=True,
+    ),
+    Entry(
+        "softmax_gradient_without_sum",
+        "The softmax's gradient leaves out the row's sum: each weight is taken for an exponential of its own.",
+        (
+            ("exponentials = xp.exp(scores - top)", "exponentials = xp.exp(scores - top.detach())"),
+            (WEIGHTS, WEIGHTS.replace("1.0, total)", "1.0, total.detach())")),
+        ),
+        "gradients",
+        frameworks=("torch",),
+        alone=True,
+    ),
+    Entry(
         "no_gradient_at_all",
         "The output is cut off from the gradient altogether.",
         ((WEIGHTED, "output = (kept @ value).detach()  # (..., L, Ev)"),),
@@ -283,6 +394,20 @@ GRADIENTS = (
         ),
         "gradients of empty rows",
         "https://github.com/pytorch/pytorch/issues/41508",
+        frameworks=("torch",),
+        alone=True,
+    ),
+    Entry(
+        "empty_rows_cleared_at_the_end",
+        "An empty row's NaN is replaced by 0 in the output: the output is right, and the gradient of the values is NaN.",
+        (
+            (WEIGHTS, "weights = xp.softmax(scores, -1)"),
+            ("    top = xp.where(top == -math.inf, 0.0, top)  # a row without keys\n", ""),
+            (WEIGHTED, "output = xp.nan_to_num(kept @ value)"),
+            (BLOCK, ""),
+        ),
+        "gradients of empty rows",
+        "https://github.com/pytorch/pytorch/pull/196170",
         frameworks=("torch",),
         alone=True,
     ),

@@ -2,6 +2,7 @@
 
 from lib.verify.wrong.entry import Entry
 from lib.verify.wrong.equation import SCORES, TOP, TOTAL
+from lib.verify.wrong.masking import BLOCK
 
 WIDE = "query, key, value = wide(query), wide(key), wide(value)  # float32 at least"
 CAP = "scores = softcap * xp.tanh(scores / softcap)"
@@ -64,7 +65,10 @@ PRECISION = (
     Entry(
         "half_fill_minus_8",
         "In half precision masked scores become −8, since −1e9 does not fit: small, but a weight all the same.",
-        ((FILL, FILL + "    if dtype.itemsize == 2:\n        scores = xp.where(allowed, scores, -8.0)\n"),),
+        (
+            (FILL, FILL + "    if dtype.itemsize == 2:\n        scores = xp.where(allowed, scores, -8.0)\n"),
+            (BLOCK, ""),
+        ),
         "half precision",
         alone=True,
     ),
@@ -112,7 +116,7 @@ SOFTCAPS = (
     Entry(
         "softcap_after_mask",
         "The cap comes after the mask: −∞ becomes −softcap, and masked keys get a weight.",
-        ((CAP_STEP, ""), (FILL, FILL + CAP_STEP)),
+        ((CAP_STEP, ""), (FILL, FILL + CAP_STEP), (BLOCK, "")),
         "softcap",
     ),
     Entry(

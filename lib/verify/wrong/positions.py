@@ -187,6 +187,31 @@ WINDOWS = (
         "https://github.com/huggingface/transformers/issues/39408",
     ),
     Entry(
+        "window_strict",
+        "The window's left edge is left out: > where ≥ was meant, so that a window of 0 hides even the query's own key.",
+        ((LEFT, "allowed = allowed & (j > i - left) if left is not None else allowed"),),
+        "window",
+    ),
+    Entry(
+        "window_right_strict",
+        "The window's right edge is left out: < where ≤ was meant.",
+        ((RIGHT, "allowed = allowed & (j < i + right) if right else allowed & (j <= i) if right == 0 else allowed"),),
+        "window",
+        "https://github.com/huggingface/transformers/pull/47162",
+    ),
+    Entry(
+        "window_left_for_both",
+        "The window's left side is used on both sides: its right side is not looked at.",
+        ((PAIR, "left, right = window[0], window[0]"),),
+        "window",
+    ),
+    Entry(
+        "causal_dropped_with_window",
+        "causal=True is dropped where a window is given: one replaces the other.",
+        ((CAUSAL, "    if causal and window is None:\n"),),
+        "window",
+    ),
+    Entry(
         "window_one_too_wide",
         "The window reaches one key too far to the left.",
         ((LEFT, "allowed = allowed & (j >= i - left - 1) if left is not None else allowed"),),
