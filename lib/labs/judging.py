@@ -223,12 +223,17 @@ def diagnose(exercise: Exercise, found: Found, outcomes: list, seed: int) -> tup
         return "raises", "", for_error(found.outcome.raised.kind, found.outcome.raised.text)
     if kind == "shape":
         return "shape", "", SHAPE
+    if kind == "dtype" and found.problem.detail.endswith("wanted bool"):
+        return "dtype", "", BOOLEANS
     return None, "", prop.hint
 
 
 RETURN = "Which word hands a result to whoever called the function?"
 RETURNS = "Look at the line with `return`, and at the docstring's Returns."
 LIST = "Which function of NumPy makes an array of a list? Give back what it makes."
+BOOLEANS = (
+    "What is the dtype of a comparison such as j <= i? An array to be filled can have it from the start: dtype=bool."
+)
 WRITES = "Operators such as += and assignments such as x[...] = write into the array that came in. Work on a new one."
 HARD_CODED = "Does every argument take part in what you compute? Numbers of the example have no place in the function."
 TRUTH = (

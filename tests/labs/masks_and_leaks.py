@@ -238,6 +238,18 @@ def wrong_causal_mask__hangs(L):
     return mask
 
 
+def wrong_causal_mask__dtype(L):
+    return np.triu(np.ones((L, L)))
+
+
+def wrong_causal_mask__dtype__filled_in_loops(L):
+    mask = np.zeros((L, L))
+    for i in range(L):
+        for j in range(i):
+            mask[i, j] = True
+    return mask
+
+
 # padding_mask
 
 

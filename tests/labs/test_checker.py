@@ -198,6 +198,7 @@ def a_list(scores):
         ("scaled_scores", letter_of_the_page, judging.RAISES["NameError"]),
         ("softmax", overflow, judging.RAISES["OverflowError"]),
         ("softmax", a_list, judging.LIST),
+        ("causal_mask", lambda L: np.triu(np.ones((L, L))), judging.BOOLEANS),
     ],
 )
 def test_an_error_gets_the_hint_that_leads_on(capsys, name, fn, hint):
