@@ -10,10 +10,11 @@ from lib.verify.diagnosis import Failed, diagnose
 from lib.verify.example import write
 from lib.verify.form import find_out
 from lib.verify.guess import guess
+from lib.verify.probe import Probe
 from lib.verify.properties import PROPERTIES, RUNS, RUNS_STATEMENT, Property
 from lib.verify.report import Failure, Report
 from lib.verify.shrink import SECONDS, shrink, shrink_call
-from lib.verify.subject import Subject, UsageError
+from lib.verify.subject import Subject, UsageError, listeners
 
 #: The stage after the last property, in which failures are shrunk and bugs named.
 EXPLAIN = "explain"
@@ -89,8 +90,8 @@ def check_attention(
     """
     subject = Subject(fn, framework, names, conventions, device)
     tell = progress or (lambda name, outcome: None)
-    with _evaluation_mode(subject), subject.framework.randomness():
-        return _check(subject, _chosen(properties), timeout, tell, imported)
+    with _evaluation_mode(subject), subject.framework.randomness(), _listening() as latest:
+        return _check(subject, _chosen(properties), timeout, tell, imported, latest)
 
 
 def _check(
@@ -99,13 +100,14 @@ def _check(
     timeout: float | None,
     tell: Progress,
     imported: str | None,
+    latest: list[Probe],
 ) -> Report:
     tell(RUNS, None)
     try:
         with time_limit(timeout):
             problem = find_out(subject)
     except TimeUp:
-        return _report(subject, [_hangs(RUNS, RUNS_STATEMENT, timeout)], [], {})
+        return _report(subject, [_hangs(RUNS, RUNS_STATEMENT, timeout, latest)], [], {})
     if problem is not None:
         tell(RUNS, Failure(RUNS, problem.detail, statement=RUNS_STATEMENT))
         tell(EXPLAIN, None)
@@ -122,7 +124,7 @@ def _check(
                 with time_limit(timeout):
                     found = prop.judge(subject)
             except TimeUp:
-                hanging.append(_hangs(prop.name, prop.statement, timeout))
+                hanging.append(_hangs(prop.name, prop.statement, timeout, latest))
                 tell(prop.name, hanging[-1])
                 continue
             if isinstance(found, tuple):
@@ -207,6 +209,21 @@ def _evaluation_mode(subject: Subject) -> Iterator[None]:
             module.training = training
 
 
+@contextlib.contextmanager
+def _listening() -> Iterator[list[Probe]]:
+    """Keep the latest call."""
+    latest: list[Probe] = []
+
+    def keep(probe: Probe) -> None:
+        latest[:] = [probe]
+
+    listeners.append(keep)
+    try:
+        yield latest
+    finally:
+        listeners.remove(keep)
+
+
 class TimeUp(BaseException):
     """A property took too long. No Exception, so that the code under test does not catch it."""
 
@@ -231,8 +248,9 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _hangs(name: str, statement: str, timeout: float | None) -> Failure:
-    return Failure(name, f"the function did not come back within {timeout:g} s", statement=statement)
+def _hangs(name: str, statement: str, timeout: float | None, latest: list[Probe]) -> Failure:
+    call = f"; the last call had {latest[0].summary}" if latest else ""
+    return Failure(name, f"the function did not come back within {timeout:g} s{call}", statement=statement)
 
 
 class Case:

@@ -17,11 +17,13 @@ from typing import Any
 
 from lib.verify.check import check_attention
 from lib.verify.report import Failure
-from lib.verify.subject import UsageError
+from lib.verify.subject import UsageError, listeners
 from lib.verify.target import load
 
 #: The stage before the first property.
 IMPORT = "import"
+#: How many letters are kept of what a call was like.
+LONGEST = 200
 
 
 class Events:
@@ -34,6 +36,13 @@ class Events:
         """Write one event."""
         with Path(self.path).open("a", encoding="utf8") as file:
             file.write(json.dumps({kind: value}) + "\n")
+
+    def listen(self) -> None:
+        """Note each call down, in a file that keeps the last one."""
+        if not hasattr(os, "pwrite"):
+            return
+        file = os.open(f"{self.path}.call", os.O_CREAT | os.O_WRONLY)
+        listeners.append(lambda probe: os.pwrite(file, probe.summary[:LONGEST].ljust(LONGEST).encode(), 0))
 
     def progress(self, name: str, outcome: Failure | str | None) -> None:
         """Write what :func:`check_attention` tells."""
@@ -55,6 +64,7 @@ def run(request: dict[str, Any], events: Events) -> None:
         _prints_to(prints)
     framework = request["framework"] or target.framework
     notes = [note for note in target.notes if not (request["framework"] and note.startswith("taken for"))]
+    events.listen()
     report = check_attention(
         target.fn,
         framework,

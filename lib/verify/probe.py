@@ -88,6 +88,19 @@ class Probe:
         found = {"query": self.query, "key": self.key, "value": self.value}
         return found | {name: self.options[name] for name in ("mask", "bias") if name in self.options}
 
+    @property
+    def summary(self) -> str:
+        """Say in a few words what the call is like.
+
+        Examples
+        --------
+        >>> draw(0, 2, 3, causal=True).summary
+        'L = 2, S = 3, E = 4, Ev = 2, float32, causal'
+        """
+        axes = [f"leading axes {self.lead}"] if self.lead else []
+        sizes = [f"L = {self.L}", f"S = {self.S}", f"E = {self.E}", f"Ev = {self.Ev}"]
+        return ", ".join([*axes, *sizes, self.dtype, *self.options, *sorted(set(self.layouts.values()))])
+
     def change(self, **changes: Any) -> "Probe":
         """Give a probe with other arrays, options, dtype, layouts or corner; an option of None is taken out.
 

@@ -30,6 +30,10 @@ class Refusal(Exception):
         self.corner, self.error = corner, error
 
 
+#: Told of each call before it is made: what stands there last is the call that never came back.
+listeners: list[Callable[[Probe], None]] = []
+
+
 class Problem(NamedTuple):
     """How a property does not hold."""
 
@@ -156,6 +160,8 @@ class Subject:
                 if name != "mask":
                     x.requires_grad_(True)
         arguments, options = self._arguments(inputs, probe)
+        for listener in listeners:
+            listener(probe)
         context = contextlib.nullcontext() if gradients else self.framework.quietly()
         try:
             with warnings.catch_warnings(record=True) as caught, context:
@@ -410,6 +416,9 @@ def _why_missing(option: str, parameters: Mapping | None, open_ended: bool) -> s
 def _parameters(fn: Callable) -> tuple[Mapping[str, inspect.Parameter] | None, bool]:
     """Read the parameters from the signature, or from the first line of a built-in's docstring."""
     target = fn.forward if _torch_module(fn) else fn
+    scripted = _scripted_parameters(target)
+    if scripted is not None:
+        return scripted, False
     try:
         parameters = inspect.signature(target).parameters
     except (ValueError, TypeError):
@@ -419,6 +428,19 @@ def _parameters(fn: Callable) -> tuple[Mapping[str, inspect.Parameter] | None, b
     if not plain and len(parameters) > len(plain):  # (*args, **kwargs): a wrapper that says nothing
         return {}, True
     return plain, open_ended
+
+
+def _scripted_parameters(fn: Callable) -> Mapping[str, inspect.Parameter] | None:
+    """Read the parameters of what ``torch.jit.script`` made."""
+    arguments = getattr(getattr(fn, "schema", None), "arguments", None)
+    if not isinstance(arguments, list) or not all(hasattr(a, "has_default_value") for a in arguments):
+        return None
+    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    return {
+        a.name: inspect.Parameter(a.name, kind, default=a.default_value if a.has_default_value() else empty)
+        for a in arguments
+        if a.name != "self"
+    }
 
 
 def _documented_parameters(fn: Callable) -> Mapping[str, inspect.Parameter] | None:

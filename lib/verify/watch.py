@@ -137,6 +137,10 @@ def _run(request: dict[str, Any], timeout: float, prints: Prints, tell: Callable
             events, ended = _watch(process, path, timeout, tell)
         finally:
             _kill(process)
+        call = Path(f"{path}.call")
+        if ended.why and ended.stage not in (IMPORT, EXPLAIN) and call.exists():
+            last = call.read_bytes().decode("utf8", "replace").strip()
+            ended = ended._replace(why=f"{ended.why}; the last call had {last}")
         for reader in readers:
             reader.join(1)  # a process that the function left behind may hold the pipe
     return _understood(events, ended, request["target"])

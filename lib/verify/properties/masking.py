@@ -248,6 +248,7 @@ def applies_empty(subject: Subject) -> str | None:
         outcome = subject.run(subject.fit(_hidden_by_bias()))
         if outcome.error is None and np.isnan(outcome.output).any():
             subject.note("empty rows", "a bias of −∞ for every key gives NaN (conventions={'empty_rows': …} judges it)")
+        return "a bias of −∞ could hide every key: conventions={'empty_rows': …} has that judged"
     return "there is no argument that could hide every key"
 
 
