@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from lib.verify.diagnosis import Failed, diagnose
@@ -139,11 +139,13 @@ def _check(
         not_tested[prop.name] = reason
         tell(prop.name, f"not tested: {reason}")
     tell(EXPLAIN, None)
-    failures = [*_explain(subject, failed, imported), *hanging]
+    failures = [*_explain(subject, failed, imported, holds), *hanging]
     return _report(subject, failures, holds, not_tested)
 
 
-def _explain(subject: Subject, failed: list[Failed], imported: str | None) -> list[Failure]:
+def _explain(
+    subject: Subject, failed: list[Failed], imported: str | None, holds: Collection[str] = ()
+) -> list[Failure]:
     """Shrink what failed, name the bug, and write examples."""
     seconds = min(SECONDS, ALL_SECONDS / max(len(failed), 1))
     smaller = [
@@ -152,7 +154,7 @@ def _explain(subject: Subject, failed: list[Failed], imported: str | None) -> li
         else Failed(f.prop, *shrink(subject, f.prop, f.probe, f.problem, seconds))
         for f in failed
     ]
-    suspects = diagnose(subject, smaller)
+    suspects = diagnose(subject, smaller, holds)
     hints = guess(subject, failed)
     failures = []
     for (prop, _, problem), suspect in zip(smaller, suspects, strict=True):

@@ -7,6 +7,7 @@ nearly everywhere is what the failure looks like.
 
 import itertools
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -53,7 +54,7 @@ class Failed(NamedTuple):
     problem: Problem
 
 
-def diagnose(subject: Subject, failed: list[Failed]) -> list[Suspect | None]:
+def diagnose(subject: Subject, failed: list[Failed], holds: Collection[str] = ()) -> list[Suspect | None]:
     """Name the known bug behind each failure.
 
     Parameters
@@ -61,6 +62,8 @@ def diagnose(subject: Subject, failed: list[Failed]) -> list[Suspect | None]:
     subject : Subject
     failed : list
         What failed, shrunk.
+    holds : collection of str
+        The properties that hold: a bug that fails one of them is another one.
 
     Returns
     -------
@@ -77,7 +80,9 @@ def diagnose(subject: Subject, failed: list[Failed]) -> list[Suspect | None]:
     shares = {changes: _agreement(subject, e, probes, outcomes) for changes, e in candidates.items()}
     of_gradients = {e.changes: e for f, found in zip(failed, matching, strict=True) if _of_gradients(f) for e in found}
     slopes = {changes: _gradient_agreement(subject, e) for changes, e in of_gradients.items()}
-    return [_best(f, found, shares, slopes) for f, found in zip(failed, matching, strict=True)]
+    best = [_best(f, found, shares, slopes) for f, found in zip(failed, matching, strict=True)]
+    other = {b.entry.changes for b in best if b and b.entry.killed_by in holds and _fails(subject, b.entry)}
+    return [b if b and b.entry.changes not in other else None for b in best]
 
 
 class Shares(NamedTuple):
@@ -102,6 +107,15 @@ class Shares(NamedTuple):
         weight = self.among, 0.4 * (1 - self.among)
         often = (weight[0] * telling + weight[1] * self.others) / sum(weight) if telling >= ENOUGH else 0.0
         return 0.999 * max(seldom, often)
+
+
+def _fails(subject: Subject, entry: Entry) -> bool:
+    """Say whether an entry fails the property that is meant for it, asked as the function is."""
+    prop = next(p for p in PROPERTIES if p.name == entry.killed_by)
+    try:
+        return isinstance(prop.judge(_as_subject(entry, subject)), tuple)
+    except Exception:  # it is no call for it
+        return False
 
 
 def _of_gradients(failed: Failed) -> bool:
@@ -142,7 +156,7 @@ def _gives_the_same(subject: Subject, entry: Entry, failed: Failed) -> bool:
     if not _alike(mine, theirs, _tolerance(subject, probe), probe):
         return False
     if show.endswith(".grad"):
-        return _gradients_agree(subject, wrong, probe)
+        return _still_wrong(failed, wrong) and _gradients_agree(subject, wrong, probe)
     if show == "output" and isinstance(failed.problem.expected, np.ndarray) and theirs.error is None:
         if theirs.output.shape == failed.problem.expected.shape and not _differs_from(theirs.output, failed):
             return False

@@ -54,6 +54,26 @@ def test_default_scale_forgotten_when_long():
     assert report.failures[0].example.sizes["S"] == 65
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_open_side_of_a_window_is_open_however_long(side):
+    def attention(query, key, value, *, window=None):
+        if window is not None:
+            window = [128 if w is None and n == side else w for n, w in enumerate(window)]
+        return right(query, key, value, window=window)
+
+    report = check_attention(attention)
+    assert [f.property for f in report.failures] == ["lengths"]
+
+
+def test_a_bug_whose_own_property_holds_is_not_named():
+    def attention(query, key, value, *, causal=False, offset=None):
+        offset = offset if offset is None or hasattr(offset, "shape") else min(offset, 63)
+        return right(query, key, value, causal=causal, offset=offset)
+
+    report = check_attention(attention)
+    assert [(f.property, f.suspect) for f in report.failures] == [("lengths", None)]
+
+
 def test_groups_forgotten_when_long():
     def attention(query, key, value, *, enable_gqa=False):
         if enable_gqa and key.shape[-2] > 128:

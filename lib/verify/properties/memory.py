@@ -240,7 +240,8 @@ def _each_option(subject: Subject) -> Iterator[tuple[dict, tuple]]:
     if subject.has("softcap"):
         yield {"softcap": 0.5}, OBLONG
     if subject.has("window"):
-        yield {"window": (2, 1)}, SQUARE
+        for window in ((2, 1), (None, 1), (1, None)):
+            yield {"window": window}, SQUARE
     if subject.has("causal"):
         yield {"causal": True}, SQUARE
     if subject.has("causal", "offset"):

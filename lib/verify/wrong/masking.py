@@ -205,6 +205,7 @@ SHAPES = (
         "Every batch entry gets the first entry's mask.",
         ((MASK, "allowed = allowed & (mask[:1] if mask.ndim > 2 else mask)"),),
         "mask broadcasting",
+        others=(("mask.ndim > 2", "mask.ndim > 3"),),
     ),
     Entry(
         "mask_of_first_head",
@@ -212,6 +213,7 @@ SHAPES = (
         ((MASK, "allowed = allowed & (mask[..., :1, :, :] if mask.ndim > 2 else mask)"),),
         "mask broadcasting",
         "https://github.com/keras-team/keras/pull/20488",
+        others=(("mask.ndim > 2", "mask.ndim > 3"),),
     ),
 )
 
