@@ -22,11 +22,12 @@ from lib import arguments
 from lib.reference.attention import masked_scores, weighted_sum
 from lib.reference.merging import saturating_sum
 from lib.reference.threads import share
-from lib.reference.tiles import Head, Tile, Tiler, heads
+from lib.reference.tiles import Heads, Tile, Tiler, stacks
 
 LEAST_TOTAL, MOST_TOTAL = 2.0**-32, 2.0**100  # a row whose sum of exponentials lies between them needs no maximum
 UNPACKED = 100**3  # OpenBLAS first copies the factors of products that take more multiplications than this
 TILE = 2**17  # scores in a tile of few queries: half a MiB in float32, which a processor's cache holds
+STACK = 4  # heads at most that are computed together
 WORTH_THREADS = 2**20  # scores from which on starting threads pays
 
 
@@ -108,26 +109,25 @@ def streaming_attention(
     )  # fmt: skip
     arguments.require_bool("return_lse", return_lse)
     block_q, block_k = _block_sizes(block_q, block_k, call)
-    output = np.empty((*call.batch, call.L, call.Ev), query.dtype)
-    lse = np.empty((*call.batch, call.L), np.result_type(query.dtype, np.float32))
-    blocks = -(-call.L // block_q)
-    jobs = blocks * math.prod(call.batch)
-    if jobs == 0:
-        return (output, lse) if return_lse else output
-    head = functools.lru_cache(1)(heads(query, key, value, mask, bias, call))
-    places = list(np.ndindex(*call.batch))
-    reach = Reach.of(query, key, call, lse.dtype)
+    output = np.empty((*(call.batch or (1,)), call.L, call.Ev), query.dtype)
+    lse = np.empty(output.shape[:-1], np.result_type(query.dtype, np.float32))
+    if lse.size > 0:
+        reach = Reach.of(query, key, call, lse.dtype)
+        all_heads = list(stacks(query, key, value, mask, bias, call, STACK))
+        blocks = -(-call.L // block_q)
 
-    def work(numbers: Iterable[int]) -> None:
-        tiler, scratch = Tiler(call, block_k, lse.dtype), Scratch(lse.dtype)
-        with np.errstate(all="ignore"):  # rows that leave the range are found and done again
-            for number in numbers:
-                place = places[number // blocks]
-                stop = call.L - number % blocks * block_q  # the last block first: with causal it is the longest job
-                rows = slice(max(0, stop - block_q), stop)
-                output[place][rows], lse[place][rows] = _attend_rows(head(place), rows, tiler, reach, scratch)
+        def work(jobs: Iterable[int]) -> None:
+            tiler, scratch = Tiler(call, block_k, lse.dtype), Scratch(lse.dtype)
+            with np.errstate(all="ignore"):  # rows that leave the range are found and done again
+                for job in jobs:
+                    place, heads = all_heads[job // blocks]
+                    stop = call.L - job % blocks * block_q  # the last block first: with causal it is the longest job
+                    rows = slice(max(0, stop - block_q), stop)
+                    output[place][:, rows], lse[place][:, rows] = _attend_rows(heads, rows, tiler, reach, scratch)
 
-    share(work, jobs, worth_it=math.prod(call.scores_shape) >= WORTH_THREADS)
+        share(work, blocks * len(all_heads), worth_it=lse.size * call.S >= WORTH_THREADS)
+    if not call.batch:
+        output, lse = output[0], lse[0]
     return (output, lse) if return_lse else output
 
 
@@ -167,57 +167,59 @@ def one_pass(
 
 
 def one_pass_fast(
-    query: Float[np.ndarray, "L E"], tiles: Iterator[Tile], Ev: int, call: arguments.Call, reach: "Reach",
+    query: Float[np.ndarray, "H L E"], tiles: Iterator[Tile], Ev: int, call: arguments.Call, reach: "Reach",
     scratch: "Scratch",
-) -> tuple[Float[np.ndarray, "L Ev"], Float[np.ndarray, " L"], Bool[np.ndarray, " L"]]:  # fmt: skip
+) -> tuple[Float[np.ndarray, "H L Ev"], Float[np.ndarray, "H L"], Bool[np.ndarray, "H L"]]:  # fmt: skip
     """Compute what :func:`one_pass` does, in the fewest steps over a tile: often exp2 and a sum besides the products.
 
     - No maximum. It keeps exponentials in range, and most rows stay there without it. A row whose total comes out
       between 2⁻³² and 2¹⁰⁰ has shown that it did; any other needs another look.
     - Powers of two. exp(score) is 2 to the power score · log₂e. The factor goes into the query, and exp2 is cheaper.
-    - Keys come first. With a tile of shape (S, L) both products read their factors along memory, and nothing is copied.
+    - Several heads at once. A step then does more for what it costs to begin it, and threads wait less for each other.
+    - Keys come first. With tiles of shape (S, L) both products read their factors along memory, and nothing is copied.
     - In place. Each step writes where an earlier one wrote: fresh memory would cost more than the arithmetic.
     - Checks only where ``reach`` does not rule out that they find something. What a row may not see can bring a check
       about; it cannot change what the check does to the row.
     """
-    dtype, L = scratch.dtype, len(query)
-    query_T = np.multiply(query.T, reach.factor, out=scratch("query", call.E, L), dtype=dtype)
-    total, output, alone = scratch("total", L), scratch("output", L, Ev), scratch("alone", L, Ev)
+    dtype, (H, L, E) = scratch.dtype, query.shape
+    query_T = np.multiply(query.mT, reach.factor, out=scratch("query", H, E, L), dtype=dtype)
+    total, output, alone = scratch("total", H, L), scratch("output", H, L, Ev), scratch("alone", H, L, Ev)
     total[...], output[...] = 0, 0
-    strange, seen = np.zeros(L, bool), np.zeros(L, np.int64)  # seen: how many keys
+    strange, seen = np.zeros((H, L), bool), np.zeros((H, L), np.int64)  # seen: how many keys
     for key, value, allowed, bias, limit, counts in tiles:
-        key, value = scratch.contiguous("key", key), scratch.contiguous("value", value)
-        powers = multiply(key, query_T, out=scratch("powers", len(key), L))  # (S, L) of this tile: log₂ of exp(score)
+        key, value, S = scratch.in_rows("key", key), scratch.in_rows("value", value), key.shape[-2]
+        powers = multiply(key, query_T, out=scratch("powers", H, S, L))  # (H, S, L) of this tile: log₂ of exp(score)
         if not reach.safe:
-            strange |= _not_finite(powers.T, allowed)
+            strange |= _not_finite(powers.mT, allowed)
         if call.softcap is not None:
             np.tanh(powers, out=powers)
             powers *= in_powers_of_two(call.softcap, dtype)
         if bias is not None:
-            powers += np.multiply(bias.T, in_powers_of_two(1, dtype), out=scratch("bias", len(key), L))
-            strange |= _not_finite(powers.T, allowed)
+            powers += np.multiply(bias.mT, in_powers_of_two(1, dtype), out=scratch("bias", H, S, L))
+            strange |= _not_finite(powers.mT, allowed)
         if reach.deep or bias is not None:
             np.maximum(powers, np.finfo(dtype).minexp, out=powers)  # below, exp2 is slow, and adds nothing to a total
         exponentials = np.exp2(powers, out=powers)
         if allowed is None:
-            seen += len(key)
-            if len(key) == 1:
+            seen += S
+            if S == 1:
                 alone[...] = value
         else:
             np.fmin(exponentials, limit, out=exponentials)  # 0 where hidden, even of NaN
             value, spoilt = _finite_values(value, allowed)
             strange |= spoilt
             seen += counts
-            if (one := counts == 1).any():
-                alone[one] = value[allowed[one].argmax(-1)]
-        total += scratch.ones(len(key)) @ exponentials
-        output += multiply(exponentials.T, value, out=scratch("part", L, Ev))
+            if (counts == 1).any():
+                h, i = np.nonzero(np.broadcast_to(counts == 1, (H, L)))
+                alone[h, i] = value[h, np.broadcast_to(allowed, (H, L, S))[h, i].argmax(-1)]
+        total += scratch.ones(S) @ exponentials
+        output += multiply(exponentials.mT, value, out=scratch("part", H, L, Ev))
     strange |= _not_finite(output, None)
     lse = np.log(total)
     if not (total.min() >= LEAST_TOTAL and total.max() <= MOST_TOTAL):  # NaN is neither
         strange |= (seen > 0) & ~((total >= LEAST_TOTAL) & (total <= MOST_TOTAL))
         np.maximum(total, np.finfo(dtype).tiny, out=total)  # a row that saw nothing becomes 0 / tiny
-    output /= total[:, None]
+    output /= total[..., None]
     if (one := seen == 1).any():
         output[one] = alone[one]  # one value exactly, which e · value / e need not be
     output += 0.0
@@ -260,25 +262,33 @@ def _rescale(
 
 
 def _attend_rows(
-    head: Head, rows: slice, tiler: Tiler, reach: "Reach", scratch: "Scratch"
-) -> tuple[np.ndarray, np.ndarray]:
+    heads: Heads, rows: slice, tiler: Tiler, reach: "Reach", scratch: "Scratch"
+) -> tuple[Float[np.ndarray, "H L Ev"], Float[np.ndarray, "H L"]]:
     """Compute output and log-sum-exp for a block of queries, each row by the first body that can carry it."""
-    query, Ev, call, dtype = head.query[rows], head.value.shape[-1], tiler.call, scratch.dtype
-    output, lse, strange = one_pass_fast(query, tiler.tiles(head, rows), Ev, call, reach, scratch)
+    query, Ev = heads.query[:, rows], heads.value.shape[-1]
+    output, lse, strange = one_pass_fast(query, tiler.tiles(heads, rows), Ev, tiler.call, reach, scratch)
     if not reach.exact:
         strange[...] = True
-    if strange.any():
-        careful = one_pass(query, tiler.tiles(head, rows), Ev, call, dtype)
-        output, lse = np.where(strange[:, None], careful[0], output), np.where(strange, careful[1], lse)
-        strange = strange & careful[2]
+    for h in np.flatnonzero(strange.any(-1)):
+        _mend(output[h], lse[h], strange[h], heads.head(h), rows, tiler)
+    return output, lse
+
+
+def _mend(
+    output: Float[np.ndarray, "L Ev"], lse: Float[np.ndarray, " L"], strange: Bool[np.ndarray, " L"], head: Heads,
+    rows: slice, tiler: Tiler,
+) -> None:  # fmt: skip
+    """Put the careful bodies' results in place of the strange rows of one head."""
+    query, Ev, call, dtype = head.query[rows], head.value.shape[-1], tiler.call, lse.dtype
+    careful = one_pass(query, tiler.tiles(head, rows), Ev, call, dtype)
+    output[strange], lse[strange] = careful[0][strange], careful[1][strange]
+    strange = strange & careful[2]
     if strange.any():
         narrow = Tiler(call, max(1, tiler.block_k // 8), dtype)
         twice = narrow.tiles(head, rows), narrow.tiles(head, rows)
         again = two_passes(query, twice, Ev, call, np.result_type(dtype, np.float64))
-        limits = np.finfo(dtype).min, np.finfo(dtype).max
-        output = np.where(strange[:, None], again[0], output)
-        lse = np.where(strange, np.clip(again[1], *limits), lse)  # these rows are not empty
-    return output, lse
+        output[strange] = again[0][strange]
+        lse[strange] = np.clip(again[1][strange], np.finfo(dtype).min, np.finfo(dtype).max)  # these rows are not empty
 
 
 # --- What the fast body stands on ---
@@ -354,9 +364,10 @@ class Scratch:
             held = self._held["ones"] = np.ones(size, self.dtype)
         return held[:size]
 
-    def contiguous(self, name: str, x: np.ndarray) -> np.ndarray:
-        """Give ``x`` as it is, or a copy in the dtype and order that products are fast with."""
-        if x.dtype == self.dtype and x.flags.c_contiguous:
+    def in_rows(self, name: str, x: np.ndarray) -> np.ndarray:
+        """Give ``x`` as it is, or a copy in the dtype and order that products are fast with: row after row."""
+        size = self.dtype.itemsize
+        if x.dtype == self.dtype and x.strides[-2:] == (x.shape[-1] * size, size):
             return x
         copy = self(name, *x.shape)
         copy[...] = x
@@ -371,20 +382,19 @@ def _aligned(size: int, dtype: np.dtype, to: int = 64) -> np.ndarray:
 
 
 def multiply(
-    a: Float[np.ndarray, "N K"], b: Float[np.ndarray, "K M"], out: Float[np.ndarray, "N M"]
-) -> Float[np.ndarray, "N M"]:
+    a: Float[np.ndarray, "H N K"], b: Float[np.ndarray, "H K M"], out: Float[np.ndarray, "H N M"]
+) -> Float[np.ndarray, "H N M"]:
     """Compute a @ b as one call with a stack of products, each so small that OpenBLAS copies no factor first.
 
     Examples
     --------
-    >>> multiply(np.ones((4, 3)), np.ones((3, 2)), out=np.empty((4, 2)))[0]
+    >>> multiply(np.ones((1, 4, 3)), np.ones((1, 3, 2)), out=np.empty((1, 4, 2)))[0, 0]
     array([3., 3.])
     """
-    (N, K), M = a.shape, b.shape[1]
+    (H, N, K), M = a.shape, b.shape[-1]
     height = _stack_height(N, K * M)
-    if height == N:
-        return np.matmul(a, b, out=out)
-    np.matmul(a.reshape(-1, height, K), b, out=out.reshape(-1, height, M))
+    stack = H, N // height, height
+    np.matmul(a.reshape(*stack, K), b[:, None], out=out.reshape(*stack, M))
     return out
 
 
@@ -401,7 +411,7 @@ def _stack_height(rows: int, size: int) -> int:
     return max([height for height in heights if height % 12 == 0] or heights, default=rows)
 
 
-def _not_finite(scores: Float[np.ndarray, "L S"], allowed: Bool[np.ndarray, "L S"] | None) -> np.ndarray | bool:
+def _not_finite(scores: Float[np.ndarray, "*H L S"], allowed: Bool[np.ndarray, "*H L S"] | None) -> np.ndarray | bool:
     """Tell which queries see a score that is not finite."""
     finite = np.isfinite(scores)
     if finite.all():
@@ -410,13 +420,13 @@ def _not_finite(scores: Float[np.ndarray, "L S"], allowed: Bool[np.ndarray, "L S
 
 
 def _finite_values(
-    value: Float[np.ndarray, "S Ev"], allowed: Bool[np.ndarray, "L S"] | None
-) -> tuple[Float[np.ndarray, "S Ev"], np.ndarray | bool]:
+    value: Float[np.ndarray, "*H S Ev"], allowed: Bool[np.ndarray, "*H L S"] | None
+) -> tuple[Float[np.ndarray, "*H S Ev"], np.ndarray | bool]:
     """Put 0 in place of what is not finite, and tell which queries see it: 0 · NaN would reach the others, too."""
     finite = np.isfinite(value)
     if finite.all():
         return value, False
-    spoilt = True if allowed is None else (allowed & ~finite.all(-1)).any(-1)
+    spoilt = True if allowed is None else (allowed & ~finite.all(-1)[..., None, :]).any(-1)
     return np.where(finite, value, 0), spoilt
 
 

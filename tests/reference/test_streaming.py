@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lib import masks
 from lib.arguments import Call
 from lib.reference import attention, streaming_attention, threads
-from lib.reference.tiles import MOST_EDGES, Tiler, heads, key_blocks
+from lib.reference.tiles import MOST_EDGES, Tiler, key_blocks, stacks
 from tests import oracle
 from tests.rules import raised
 
@@ -47,7 +47,8 @@ def by_body(monkeypatch, body, meet=lambda query, tile: None):
         return output, lse, strange
 
     def hand_on(query, tiles, Ev, *rest):
-        return np.zeros((len(query), Ev)), np.zeros(len(query)), np.ones(len(query), bool)
+        rows = query.shape[:-1]
+        return np.zeros((*rows, Ev)), np.zeros(rows), np.ones(rows, bool)
 
     def last(query, tiles, *rest):
         output, lse = two(query, (met(query, tiles[0]), tiles[1]), *rest)
@@ -260,7 +261,7 @@ def test_each_row_goes_to_the_first_body_that_can_carry_it(monkeypatch, causal):
     wanted = attention(query, key, value, causal=causal)
     np.testing.assert_allclose(streaming_attention(query, key, value, causal=causal), wanted, rtol=0, atol=1e-5)
     assert list(asked) == ["one_pass_fast", "one_pass"]
-    np.testing.assert_array_equal(np.nonzero(asked["one_pass_fast"][-1][2])[0], [7])
+    np.testing.assert_array_equal(np.argwhere(asked["one_pass_fast"][-1][2]), [[0, 7]])
     query[9] = 1e38 * np.sign(query[9])
     wanted = attention(query, key, value, causal=causal)
     np.testing.assert_allclose(streaming_attention(query, key, value, causal=causal), wanted, rtol=0, atol=1e-5)
@@ -335,8 +336,8 @@ def test_norms_bound_every_product():
 @pytest.mark.parametrize("M", [0, 1, 240, 4096])
 def test_stacks_of_products_give_what_one_product_gives(N, K, M):
     rng = np.random.default_rng(6)
-    a, b = normal(rng, K, N).T, normal(rng, K, M)
-    out = np.full((N, M), np.nan)
+    a, b = normal(rng, 3, K, N).mT, normal(rng, 3, K, M)
+    out = np.full((3, N, M), np.nan)
     assert streaming.multiply(a, b, out=out) is out
     np.testing.assert_allclose(out, a @ b, rtol=0, atol=1e-12)
 
@@ -359,9 +360,9 @@ def test_scratch_is_aligned_and_used_again():
     assert not np.shares_memory(first, scratch("y", 5))
     assert scratch("x", 100).ctypes.data % 64 == 0
     plain = np.ones((4, 3), np.float32)
-    assert scratch.contiguous("z", plain) is plain
+    assert scratch.in_rows("z", plain) is plain
     for other in (plain.astype(np.float16), plain.T, plain[:, ::2]):
-        copy = scratch.contiguous("z", other)
+        copy = scratch.in_rows("z", other)
         assert copy.dtype == np.float32 and copy.flags.c_contiguous
         np.testing.assert_array_equal(copy, other)
 
@@ -369,14 +370,14 @@ def test_scratch_is_aligned_and_used_again():
 def test_masks_of_tiles_alike_are_made_once_and_few_are_kept():
     call = Call((), 400, 400, 4, 4, 1, 0.5, None, True, (None, None), 0)
     x = np.zeros((400, 4))
-    head = heads(x, x, x, None, None, call)(())
+    [(_, heads)] = stacks(x, x, x, None, None, call, 1)
     tiler = Tiler(call, 64, np.dtype(float))
-    met = [tile for start in (64, 128, 192) for tile in tiler.tiles(head, slice(start, start + 64))]
+    met = [tile for start in (64, 128, 192) for tile in tiler.tiles(heads, slice(start, start + 64))]
     masked = [tile for tile in met if tile.allowed is not None]
     assert len(masked) == 3
     assert len({id(tile.allowed) for tile in masked}) == 1
     for start in range(0, 400, 7):
-        for tile in tiler.tiles(head, slice(start, min(start + 7 + start % 5, 400))):
+        for tile in tiler.tiles(heads, slice(start, min(start + 7 + start % 5, 400))):
             if tile.allowed is not None:
                 np.testing.assert_array_equal(tile.limit > 0, tile.allowed.T)
         assert len(tiler._edges) <= MOST_EDGES
@@ -607,7 +608,7 @@ def test_blocks_of_keys_leave_out_what_nobody_sees(offset, start, height, S, blo
 @pytest.mark.parametrize("body", BODIES)
 def test_tiles_that_nobody_sees_are_not_computed(monkeypatch, body, options, most):
     computed = []
-    by_body(monkeypatch, body, lambda query, tile: computed.append(len(query) * len(tile.key)))
+    by_body(monkeypatch, body, lambda query, tile: computed.append(query.shape[-2] * tile.key.shape[-2]))
     x = normal(np.random.default_rng(0), 1024, 4)
     if "mask" in options:
         options = {"mask": np.broadcast_to(options["mask"], (1024, 1024))}
