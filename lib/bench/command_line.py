@@ -15,7 +15,7 @@ What ``--json`` prints, on standard output and nothing else there::
         "ours": {"name", "options", "measured": [seconds or bytes, ...]},
         "theirs": the same | null,
         "sizes": [N, ...] of a growth,
-        "value": median, "least": smallest, "most": largest, "pairs": [the single ratios or exponents],
+        "value": median, "least": smallest | null, "most": largest | null, "pairs": [the single ratios or exponents],
         "bar": {"kind": "at most" | "at least" | "about", "limit", "within"} | null,
         "met": bool | null
       }]
@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lib.bench import report
-from lib.bench.cases import GROUPS, ON_CPU, ON_CUDA, Choice, cases
+from lib.bench.cases import GROUPS, ON_CPU, ON_CUDA, Case, Choice, cases
 from lib.bench.measuring import TIMEOUT, Effort, MeasurementError, Result, measure
 
 MET, MISSED, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -54,6 +54,7 @@ examples:
   python -m lib.bench --group streaming              one group, all of its bars
   python -m lib.bench --group fast --n 2048 --threads 1 --pairs 9
   python -m lib.bench --json > results.json          for machines; progress goes to standard error
+  python -m lib.bench --show results.json            the table of what was stored
   python -m lib.bench --group streaming --plot streaming.png
   python -m lib.bench --device cuda --group triton
 
@@ -104,6 +105,7 @@ def parser() -> Parser:
     add("--quick", action="store_true", help="smaller sizes, one thread, short turns, three pairs")
     add("--json", action="store_true", help="print for machines")
     add("--plot", metavar="FILE", help="draw the ratios against N into this file (.png, .svg or .pdf)")
+    add("--show", metavar="FILE", help="print the table of stored results, from --json, and measure nothing")
     add("--list", action="store_true", help="list the cases and their bars, and measure nothing")
     return found
 
@@ -129,6 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.show is not None:
+        return _show(options)
     device = _one_of("--device", options.device, ("cpu", "cuda"))
     clock = _one_of("--clock", options.clock, ("wall", "cpu"))
     groups = _groups(options.group, device)
@@ -152,31 +156,24 @@ def _run(options: argparse.Namespace) -> int:
             print(f"{case.group:<11} {case.title}, {case.threads} thread(s)".ljust(70), case.bar or "no bar")
         return MET
     if options.plot is not None:
-        _can_be_written(options.plot)
-        if not report.drawable(plan):
-            raise UsageError("--plot draws ratios against N: it needs two sizes or more, such as --n 1024 2048")
+        _can_be_drawn(options.plot, plan)
     if device == "cuda":
         _require_cuda()
     machine = report.machine()
     results = _measure(plan, effort, machine, options.json)
-    if options.plot is not None:
-        for file in report.plot(results, options.plot):
-            print(f"drew {file}", file=sys.stderr)
+    _plot(results, options.plot)
     if options.json:
         plain = report.plain(results, machine, effort, device)
         print(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False))
     else:
         print(f"\n{report.summary(results)}")
-    return MISSED if any(result.met is False for result in results) else MET
+    return _status(results)
 
 
 def _measure(plan: list, effort: Effort, machine: dict[str, Any], as_json: bool) -> list[Result]:
     """Measure one case after the other, and print each as soon as it is known."""
     if not as_json:
-        load = machine["load"]
-        busy = f"; load {load[0]:.1f}" if load else ""
-        print(f"{machine['processor']}, {machine['cores']} cores{busy}; numpy {machine['numpy']}, ", end="")
-        print(f"torch {machine['torch']}; {effort.pairs} pairs")
+        print(report.heading(machine, effort.pairs))
     results: list[Result] = []
     for number, case in enumerate(plan, 1):
         place = f"[{number}/{len(plan)}] {case.group}: {case.title}"
@@ -184,10 +181,52 @@ def _measure(plan: list, effort: Effort, machine: dict[str, Any], as_json: bool)
         results.append(measure(case, effort, lambda text, place=place: _progress(f"{place}: {text}", again=True)))
         _progress("")
         if not as_json:
-            if len(results) == 1 or results[-2].case.group != case.group:
-                print(f"\n{case.group}: {GROUPS[case.group]}")
-            print("  " + report.line(results[-1]), flush=True)
+            _print_last(results)
     return results
+
+
+def _print_last(results: list[Result]) -> None:
+    """Print the last result, and before it, where one begins, the name of its group."""
+    group = results[-1].case.group
+    if len(results) == 1 or results[-2].case.group != group:
+        print(f"\n{group}: {GROUPS.get(group, '')}")
+    print("  " + report.line(results[-1]), flush=True)
+
+
+def _show(options: argparse.Namespace) -> int:
+    """Print what was measured earlier."""
+    mixed = {
+        "--device": options.device != "cpu", "--n": options.n, "--threads": options.threads, "--pairs": options.pairs,
+        "--clock": options.clock != "wall", "--timeout": options.timeout, "--quick": options.quick,
+        "--json": options.json, "--list": options.list,
+    }  # fmt: skip
+    if given := [name for name, it in mixed.items() if it]:
+        raise UsageError(f"--show measures nothing: {', '.join(given)} cannot be given with it")
+    try:
+        stored = report.read(options.show)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--show: {error}") from None
+    groups = list(dict.fromkeys(result.case.group for result in stored.results))
+    for name in options.group:
+        _one_of("--group", name, groups)
+    results = [result for result in stored.results if result.case.group in (options.group or groups)]
+    if options.plot is not None:
+        _can_be_drawn(options.plot, [result.case for result in results])
+    print(report.heading(stored.machine, stored.pairs))
+    for n in range(len(results)):
+        _print_last(results[: n + 1])
+    _plot(results, options.plot)
+    print(f"\n{report.summary(results)}")
+    return _status(results)
+
+
+def _plot(results: list[Result], path: str | None) -> None:
+    for file in report.plot(results, path) if path is not None else ():
+        print(f"drew {file}", file=sys.stderr)
+
+
+def _status(results: list[Result]) -> int:
+    return MISSED if any(result.met is False for result in results) else MET
 
 
 def _progress(text: str, again: bool = False) -> None:
@@ -251,13 +290,15 @@ def _seconds(given: str | None) -> float:
     return found
 
 
-def _can_be_written(path: str) -> None:
+def _can_be_drawn(path: str, plan: list[Case]) -> None:
     """Find out before the measuring, not after it."""
     file = Path(path)
     if file.suffix not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--plot must end with .png, .svg or .pdf, got {path!r}")
     if not file.parent.is_dir():
         raise UsageError(f"--plot {path}: there is no folder {file.parent}")
+    if not report.drawable(plan):
+        raise UsageError("--plot draws ratios against N: it needs two sizes or more, such as --n 1024 2048")
 
 
 def _require_cuda() -> None:

@@ -1,14 +1,15 @@
 """What is made of the results: a table for people, JSON for machines, a plot for a page."""
 
+import json
 import os
 import platform
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lib.bench.arithmetic import Spread, in_bytes, in_seconds
-from lib.bench.cases import Case
+from lib.bench.arithmetic import Bar, Spread, in_bytes, in_seconds
+from lib.bench.cases import Case, Contestant
 from lib.bench.measuring import Effort, Result
 
 SCHEMA = 1
@@ -54,6 +55,13 @@ def behind(result: Result) -> str:
     return ", ".join(map(unit, result.ours))
 
 
+def heading(machine: dict[str, Any], pairs: int) -> str:
+    """Say in a line where it was measured, and how often."""
+    busy = f"; load {machine['load'][0]:.1f}" if machine["load"] else ""
+    where = f"{machine['processor']}, {machine['cores']} cores{busy}"
+    return f"{where}; numpy {machine['numpy']}, torch {machine['torch']}; {pairs} pairs"
+
+
 def summary(results: Sequence[Result]) -> str:
     """Say how many bars were met, and name those that were not."""
     judged = [result for result in results if result.met is not None]
@@ -88,12 +96,66 @@ def _plain(result: Result) -> dict[str, Any]:
         and {"name": case.theirs.name, "options": case.theirs.options, "measured": result.theirs},
         "sizes": list(case.sizes),
         "value": result.value,
-        "least": spread.least if spread else result.value,
-        "most": spread.most if spread else result.value,
+        "least": spread and spread.least,
+        "most": spread and spread.most,
         "pairs": result.pairs,
         "bar": case.bar and case.bar._asdict(),
         "met": result.met,
     }  # fmt: skip
+
+
+class Stored(NamedTuple):
+    """What ``python -m lib.bench --json`` printed, read again."""
+
+    machine: dict[str, Any]
+    device: str
+    pairs: int
+    clock: str
+    results: list[Result]
+
+
+def read(path: str | Path) -> Stored:
+    """Read a file that ``python -m lib.bench --json`` was printed into.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it holds something else, or the error that ended the measuring.
+    """
+    text = Path(path).read_text(encoding="utf8")
+    wanted = f"{path}: wanted what python -m lib.bench --json prints (schema {SCHEMA})"
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{wanted}, got no JSON: {error}") from None
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        schema = f"schema {found.get('schema')!r}" if isinstance(found, dict) else f"a {type(found).__name__}"
+        raise ValueError(f"{wanted}, got {schema}")
+    if "error" in found:
+        raise ValueError(f"{path}: the measuring ended with an error: {found['error']}")
+    try:
+        results = [_read(one) for one in found["results"]]
+        return Stored(found["machine"], found["device"], found["pairs"], found["clock"], results)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{wanted}, but a field is missing or of another kind: {error!r}") from None
+
+
+def _read(one: dict[str, Any]) -> Result:
+    """Undo :func:`_plain`."""
+
+    def contestant(it: dict[str, Any] | None) -> Contestant | None:
+        return it and Contestant(it["name"], it["options"])
+
+    bar = one["bar"] and Bar(**one["bar"])
+    case = Case(
+        one["group"], one["case"], one["measure"], contestant(one["ours"]), contestant(one["theirs"]), bar,
+        one["threads"], tuple(one["sizes"]),
+    )  # fmt: skip
+    spread = None if one["least"] is None else Spread(one["value"], one["least"], one["most"])
+    theirs = one["theirs"]["measured"] if one["theirs"] else []
+    return Result(case, one["value"], spread, one["pairs"], one["ours"]["measured"], theirs)
 
 
 def machine() -> dict[str, Any]:

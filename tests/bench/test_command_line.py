@@ -12,7 +12,7 @@ from lib.bench import command_line, report
 from lib.bench.arithmetic import Bar, Spread
 from lib.bench.cases import Case, Contestant
 from lib.bench.command_line import FAILED, INTERRUPTED, MET, MISSED, USAGE, main
-from lib.bench.measuring import ROOT, MeasurementError, Result
+from lib.bench.measuring import ROOT, Effort, MeasurementError, Result
 
 MACHINE = {"processor": "P", "cores": 2, "numpy": "2", "torch": "2", "load": [0.5, 0.4, 0.3]}
 
@@ -79,6 +79,69 @@ def test_json_is_alone_on_standard_output(value, capsys):
     growth = next(one for one in found["results"] if one["measure"] == "time growth")
     assert (growth["theirs"], growth["met"], growth["sizes"]) == (None, True, [1024, 2048, 4096])
     assert {one["group"] for one in found["results"]} == {"streaming", "decode"}
+
+
+@pytest.fixture
+def stored(value, capsys, tmp_path):
+    """Store played results of two groups, one bar of which was missed."""
+    value["value"] = 2.0
+    main(["--group", "streaming", "--group", "decode", "--json"])
+    file = tmp_path / "results.json"
+    file.write_text(capsys.readouterr().out, encoding="utf8")
+    value["measured"].clear()
+    return file
+
+
+def test_stored_results_are_shown_as_they_were_measured(value, stored, capsys):
+    assert main(["--group", "streaming", "--group", "decode"]) == MISSED
+    first = capsys.readouterr().out
+    value["measured"].clear()
+    assert main(["--show", str(stored)]) == MISSED
+    out, err = capsys.readouterr()
+    assert out == first and "p = 2.00" in out and "MISSED" in out
+    assert not err and not value["measured"]
+
+
+def test_what_was_stored_is_read_again_in_full(stored):
+    found = report.read(stored)
+    again = report.plain(found.results, found.machine, Effort(found.pairs, clock=found.clock), found.device)
+    assert again == json.loads(stored.read_text(encoding="utf8"))
+
+
+def test_one_group_of_what_was_stored(stored, capsys, tmp_path):
+    picture = tmp_path / "x.png"
+    assert main(["--show", str(stored), "--group", "streaming", "--plot", str(picture)]) == MISSED
+    out = capsys.readouterr().out
+    assert "streaming: " in out and "decode: " not in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main(["--show", str(stored), "--group", "window"]) == USAGE
+    assert "--group must be one of streaming, decode, got 'window'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--n", "8"], ["--quick"], ["--pairs", "3"], ["--list"], ["--device", "cuda"]])
+def test_showing_measures_nothing(stored, capsys, option):
+    assert main(["--show", str(stored), *option]) == USAGE
+    assert f"--show measures nothing: {option[0]} cannot be given with it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "No such file"),
+        ("", "prints (schema 1), got no JSON"),
+        ("[1]", "prints (schema 1), got a list"),
+        ('{"schema": 7}', "prints (schema 1), got schema 7"),
+        ('{"schema": 1, "error": "it died"}', "the measuring ended with an error: it died"),
+        ('{"schema": 1, "results": [{"group": "fast"}]}', "a field is missing or of another kind: KeyError('bar')"),
+    ],
+)
+def test_what_cannot_be_shown(capsys, tmp_path, text, said):
+    file = tmp_path / "other.json"
+    if text is not None:
+        file.write_text(text, encoding="utf8")
+    assert main(["--show", str(file)]) == USAGE
+    err = capsys.readouterr().err
+    assert err.startswith("lib.bench: --show: ") and str(file) in err and said in err
 
 
 def test_every_group_unless_some_are_named(value, capsys):
