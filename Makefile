@@ -13,7 +13,7 @@ PYTEST  := $(ONE_THREAD) $(PY) -m pytest -q -n $(WORKERS) --dist loadfile
 NBVAL   := --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-kernel-startup-timeout 180
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book test test-lib test-notebooks test-site refresh labs mutate serve lint format environments constraints set-repository clean
+.PHONY: help environment book test test-lib test-notebooks test-site refresh labs mutate measure serve lint format environments constraints set-repository clean
 
 help:            ## list the commands
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -45,6 +45,10 @@ labs: environment ## make the students' versions of the labs from book/labs/solu
 
 mutate: environment ## break the cores of attention on purpose: do the tests notice? FILES=lib/masks.py for one
 	@$(ONE_THREAD) $(PY) -m scripts.mutate $(FILES)
+
+measure: environment ## measure speed and memory anew for the book (half an hour, on a machine that does nothing else)
+	@mkdir -p build && $(PY) -m lib.bench --json > build/cpu.json || [ $$? = 1 ]
+	@mv build/cpu.json lib/bench/stored/cpu.json && $(PY) -m lib.bench --show || [ $$? = 1 ]
 
 serve: book      ## build the book and serve it on this machine; PORT=8000
 	@echo "http://127.0.0.1:$(PORT)/  (stop with Ctrl-C)"

@@ -54,7 +54,7 @@ examples:
   python -m lib.bench --group streaming              one group, all of its bars
   python -m lib.bench --group fast --n 2048 --threads 1 --pairs 9
   python -m lib.bench --json > results.json          for machines; progress goes to standard error
-  python -m lib.bench --show results.json            the table of what was stored
+  python -m lib.bench --show results.json            the table of what was stored; without a file, the book's
   python -m lib.bench --group streaming --plot streaming.png
   python -m lib.bench --device cuda --group triton
 
@@ -105,7 +105,8 @@ def parser() -> Parser:
     add("--quick", action="store_true", help="smaller sizes, one thread, short turns, three pairs")
     add("--json", action="store_true", help="print for machines")
     add("--plot", metavar="FILE", help="draw the ratios against N into this file (.png, .svg or .pdf)")
-    add("--show", metavar="FILE", help="print the table of stored results, from --json, and measure nothing")
+    add("--show", nargs="?", const=report.STORED, metavar="FILE",
+        help="print stored results, from --json, and measure nothing; without FILE, the book's")  # fmt: skip
     add("--list", action="store_true", help="list the cases and their bars, and measure nothing")
     return found
 

@@ -168,23 +168,25 @@ def _warm(them: list[Contestant], threads: int, effort: Effort) -> Iterator[tupl
 
 
 def _time_growth(case: Case, effort: Effort, say: Callable[[str], None]) -> Result:
-    """Let the sizes take turns, and fit the exponent for each round."""
-    processes, turns = [], []
-    try:
-        calls = []
-        for size in case.sizes:
-            contestant = case.ours.at(size)
-            processes.append(Process(case.threads, effort.timeout))
-            seconds = processes[-1].ask("prepare", name=contestant.name, options=contestant.options)
-            calls.append(calls_per_turn(seconds, effort.turn))
-        turns = _turns(processes, calls, effort, say)
-    finally:
-        for process in processes:
-            process.close()
-    best = [[min(turn) for turn in size] for size in turns]
-    fits = [exponent(case.sizes, [size[pair] for size in best]) for pair in range(effort.pairs)]
+    """Let the sizes take turns in one process, a new one for each round, and fit the exponent of each round.
+
+    Where code and data come to lie in memory is a new process's luck, and can change its speed by a third: sizes in
+    processes of their own would differ by that, too. The longest comes first, so that the allocator has seen the
+    largest arrays and hands out memory to all sizes alike.
+    """
+    best: list[list[float]] = []
+    for pair in range(effort.pairs):
+        say(f"round {pair + 1} of {effort.pairs}")
+        best.append([])
+        with Process(case.threads, effort.timeout) as process:
+            for size in sorted(case.sizes, reverse=True):
+                contestant = case.ours.at(size)
+                seconds = process.ask("prepare", name=contestant.name, options=contestant.options)
+                calls = calls_per_turn(seconds, effort.turn)
+                best[-1].insert(0, min(process.ask("time", calls=calls, clock=effort.clock)))
+    fits = [exponent(case.sizes, seconds) for seconds in best]
     spread = Spread.of(fits)
-    return Result(case, spread.median, spread, fits, [Spread.of(size).median for size in best], [])
+    return Result(case, spread.median, spread, fits, [Spread.of(size).median for size in zip(*best, strict=True)], [])
 
 
 def _memory(case: Case, effort: Effort, say: Callable[[str], None]) -> Result:

@@ -13,6 +13,7 @@ from lib.bench.cases import Case, Contestant
 from lib.bench.measuring import Effort, Result
 
 SCHEMA = 1
+STORED = Path(__file__).parent / "stored" / "cpu.json"  # what the book shows; `make measure` writes it anew
 WIDTH = 54  # of a case's title in the table
 
 
@@ -114,8 +115,8 @@ class Stored(NamedTuple):
     results: list[Result]
 
 
-def read(path: str | Path) -> Stored:
-    """Read a file that ``python -m lib.bench --json`` was printed into.
+def read(path: str | Path = STORED) -> Stored:
+    """Read a file that ``python -m lib.bench --json`` was printed into; without a path, the one that the book shows.
 
     Raises
     ------
@@ -123,6 +124,12 @@ def read(path: str | Path) -> Stored:
         If the file cannot be read.
     ValueError
         If it holds something else, or the error that ended the measuring.
+
+    Examples
+    --------
+    >>> stored = read()
+    >>> stored.device, stored.results[0].case.group
+    ('cpu', 'streaming')
     """
     text = Path(path).read_text(encoding="utf8")
     wanted = f"{path}: wanted what python -m lib.bench --json prints (schema {SCHEMA})"

@@ -31,11 +31,10 @@ class Played:
     def ask(self, do, **request):
         if do == "prepare":
             self.key = request["name"], request["options"].get("N")
-            self.left = iter(self.seconds[self.key])
             return 1.0
         if do == "time":
             self.log.append(self.key)
-            return next(self.left)
+            return self.seconds[self.key].pop(0)
         if do == "scratch":
             return self.seconds[request["options"]["N"]]
         return self.seconds["steps"]
@@ -88,6 +87,7 @@ def test_growth_is_fitted_round_by_round(played):
     assert found.value == pytest.approx(2)
     assert found.met is True
     assert found.ours == [1.0, 4.0]
+    assert played.log == [("a", 20), ("a", 10), "closed"] * 3  # one process for the sizes of a round
 
 
 def test_memory_and_its_growth(played):
