@@ -4,6 +4,7 @@ Every message names the argument, what was wanted and what came. The checks look
 values only, so that they are the same for both frameworks. They never write to what they look at.
 """
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral, Real
@@ -156,7 +157,12 @@ def check_partials(array_type: type, partials: Any) -> Iterator[tuple[Any, Any]]
 
 def dtype_name(array: Any) -> str:
     """Name an array's dtype the same way for NumPy and torch, such as ``float32``."""
-    return getattr(array.dtype, "name", str(array.dtype).removeprefix("torch."))
+    return _dtype_name(array.dtype)
+
+
+@functools.lru_cache
+def _dtype_name(dtype: Any) -> str:
+    return dtype.name if hasattr(dtype, "name") else str(dtype).removeprefix("torch.")
 
 
 def require_bool(name: str, flag: Any) -> None:
@@ -167,7 +173,7 @@ def require_bool(name: str, flag: Any) -> None:
 
 def require_real(name: str, number: Any) -> float:
     """Give ``number`` as a float, or raise unless it is one finite real number."""
-    if isinstance(number, bool) or not isinstance(number, Real):
+    if type(number) is not float and (isinstance(number, bool) or not isinstance(number, Real)):
         raise TypeError(f"{name} must be a real number, got {_shown(number)}")
     try:
         as_float = float(number)
@@ -180,7 +186,7 @@ def require_real(name: str, number: Any) -> float:
 
 def require_integer(name: str, number: Any, minimum: int | None = None) -> int:
     """Give ``number`` as an int, or raise unless it is an integer of at least ``minimum``."""
-    if isinstance(number, bool) or not isinstance(number, Integral):
+    if type(number) is not int and (isinstance(number, bool) or not isinstance(number, Integral)):
         raise TypeError(f"{name} must be an integer, got {_shown(number)}")
     if minimum is not None and number < minimum:
         raise ValueError(f"{name} must be {minimum} or more, got {number}")
@@ -189,6 +195,8 @@ def require_integer(name: str, number: Any, minimum: int | None = None) -> int:
 
 def require_array(name: str, array: Any, array_type: type) -> None:
     """Raise unless ``array`` is of the framework's own type."""
+    if type(array) is array_type:
+        return
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name} must be a plain numpy.ndarray, got a masked array: pass its mask as mask=")
     if isinstance(array, np.matrix):  # its indexing and its * mean something else
@@ -202,11 +210,13 @@ def require_array(name: str, array: Any, array_type: type) -> None:
 
 
 def _check_dtypes(array_type: type, arrays: dict[str, Any], mask: Any, bias: Any) -> None:
+    dtypes = []
     for name, array in arrays.items():
         require_array(name, array, array_type)
-        if dtype_name(array) not in FLOATS:
-            raise TypeError(f"{name} must be floating (float16, bfloat16, float32 or float64), got {dtype_name(array)}")
-    if len({dtype_name(array) for array in arrays.values()}) > 1:
+        dtypes.append(dtype_name(array))
+        if dtypes[-1] not in FLOATS:
+            raise TypeError(f"{name} must be floating (float16, bfloat16, float32 or float64), got {dtypes[-1]}")
+    if len(set(dtypes)) > 1:
         given = ", ".join(f"{name} {dtype_name(array)}" for name, array in arrays.items())
         raise TypeError(f"query, key and value must share one dtype, got {given}")
     if mask is not None:
@@ -222,9 +232,8 @@ def _check_dtypes(array_type: type, arrays: dict[str, Any], mask: Any, bias: Any
             raise TypeError("bias must be floating and is added to the scores, got bool; a boolean mask goes to mask=")
         if dtype_name(bias) != dtype_name(arrays["query"]):
             raise TypeError(f"bias must have query's dtype {dtype_name(arrays['query'])}, got {dtype_name(bias)}")
-    everything = {**arrays, "mask": mask, "bias": bias}
-    for name, array in everything.items():
-        home = getattr(arrays["query"], "device", None)
+    home = getattr(arrays["query"], "device", None)
+    for name, array in (*arrays.items(), ("mask", mask), ("bias", bias)):
         if array is not None and getattr(array, "device", None) != home:
             raise ValueError(f"{name} must be on query's device {home}, got {array.device}")
 
@@ -240,6 +249,8 @@ def _leading_axes(arrays: dict[str, Any], enable_gqa: bool) -> tuple[tuple[int, 
         raise ValueError(f"key must have shape (..., S, E) with query's E = {query[-1]}, got {key}")
     if value[-2] != key[-2]:
         raise ValueError(f"value must have shape (..., S, Ev) with key's S = {key[-2]}, got {value}")
+    if not enable_gqa and query[:-2] == key[:-2] == value[:-2]:
+        return query[:-2], 1
     repeats = _group_size(query, key, value) if enable_gqa else 1
     leading = [query[:-2]] + [(*s[:-3], s[-3] * repeats) if enable_gqa else s[:-2] for s in (key, value)]
     try:

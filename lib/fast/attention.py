@@ -204,7 +204,9 @@ def sdpa(
     output = F.scaled_dot_product_attention(
         query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=call.scale,
         enable_gqa=grouped,
-    )[..., : call.Ev]  # fmt: skip
+    )  # fmt: skip
+    if output.shape[-1] != call.Ev:
+        output = output[..., : call.Ev]
     if attn_mask is not None:
         output = output + 0.0  # a row that sees nothing gives −0 for negative values: 0, as in the reference
     return output.reshape(*call.batch, call.L, call.Ev).to(query.dtype)  # autocast's kernels return half precision
@@ -237,8 +239,8 @@ def can_be_trusted(
     if bias is not None:
         limit -= float(bias.detach().abs().masked_fill(bias.detach().isinf(), 0).amax())
     else:
-        rows = output.detach()[output.detach()[..., 0] == 0]  # few, so that the others are not read
-        if not (rows == 0).all(-1).any():
+        first = output.detach()[..., 0]
+        if first.all() or not (output.detach()[first == 0] == 0).all(-1).any():  # few rows: the others are not read
             return True
     q_size, k_size = float(query.detach().abs().amax()), float(key.detach().abs().amax())
     return call.E * q_size * k_size * max(1.0, abs(call.scale)) < limit / 2
@@ -401,6 +403,8 @@ def broadcast_heads(
     With ``repeat=False`` the key/value heads stay as few as they are.
     """
     batch = call.batch
+    if query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        return query, key, value
     if call.repeats != 1:  # 0 where there are no query heads
         if repeat:
             key, value = (x.repeat_interleave(call.repeats, dim=-3) for x in (key, value))

@@ -61,8 +61,11 @@ def make_plan(
         If ``backend`` is "triton" and there is no Triton.
     """
     lacking = _asked({"softcap": call.softcap is not None, "return_weights": return_weights})
-    triton_lacking = lacking + _asked({"mask": mask is not None, "bias": bias is not None, "dropout": dropout_p > 0})
-    triton_lacking += triton_attention.lacking(query, call)
+    if backend == "triton" or (backend == "auto" and triton_attention.is_worth_it(query)):
+        limits = {"mask": mask is not None, "bias": bias is not None, "dropout": dropout_p > 0}
+        triton_lacking = [*lacking, *_asked(limits), *triton_attention.lacking(query, call)]
+    else:
+        triton_lacking = ["a GPU"]
     for name, lacks in (("sdpa", lacking), ("triton", triton_lacking)):
         if backend == name and lacks:
             raise ValueError(f"backend {name!r} has no {' and no '.join(lacks)}; use backend='auto' or 'math'")
@@ -80,7 +83,7 @@ def make_plan(
         why = f"SDPA has no {' and no '.join(lacking)}"
     elif backend == "auto" and dropout_p:
         why = "SDPA has no fused kernel for dropout on the CPU, and its own plain body is no faster"
-    elif backend == "auto" and not triton_lacking and _sdpa_needs_a_mask(call) and triton_attention.is_worth_it(query):
+    elif backend == "auto" and not triton_lacking and _sdpa_needs_a_mask(call):
         return _triton_plan(call, "SDPA has no fused kernel for a window, nor for causal with an offset")
     else:
         return _sdpa_plan(query, key, value, mask, bias, call, dropout_p)
