@@ -185,7 +185,7 @@ def sdpa(
     mask: Bool[Tensor, "*batch L S"] | None,
     bias: Float[Tensor, "*batch L S"] | None,
     call: arguments.Call,
-    dropout_p: float = 0.0,
+    dropout_p: float,
 ) -> Float[Tensor, "*batch L Ev"]:
     """Compute the output with torch's fused kernels, which want four axes: (batch, heads, length, size)."""
     is_causal = is_causal_for_sdpa(call, mask, bias)
@@ -228,16 +228,17 @@ def can_be_trusted(
     """Tell whether SDPA's output can be kept: nothing hidden leaked, no score left the range. Reads little.
 
     NaN in the output shows most of it. What it does not show: scores that became −∞, whose row is 0 as if it saw
-    nothing, or whose loss a large bias covers; and infinity at a hidden position, which spoils gradients only.
+    nothing, or whose loss a large bias covers; and infinity in a hidden key or in a query that sees nothing, which
+    spoils gradients only.
     """
     if not _is_finite(output):
         return False
     inputs = [x for x in (query, key, value, bias) if x is not None]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs) and not all(map(_is_finite, inputs[:3])):
+    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs) and not all(map(_is_finite, inputs[:2])):
         return False
     limit = torch.finfo(torch.promote_types(query.dtype, torch.float32)).max
     if bias is not None:
-        limit -= float(bias.detach().abs().masked_fill(bias.detach().isinf(), 0).amax())
+        limit -= float(bias.detach().abs().masked_fill(bias.isinf(), 0).amax())
     else:
         first = output.detach()[..., 0]
         if first.all() or not (output.detach()[first == 0] == 0).all(-1).any():  # few rows: the others are not read
@@ -253,7 +254,7 @@ def textbook(
     mask: Bool[Tensor, "*batch L S"] | None,
     bias: Float[Tensor, "*batch L S"] | None,
     call: arguments.Call,
-    dropout_p: float = 0.0,
+    dropout_p: float,
 ) -> tuple[Float[Tensor, "*batch L Ev"], Float[Tensor, "*batch L S"], Float[Tensor, "*batch L"]]:
     """Compute output, weights and log-sum-exp as the equation says; in float64 the rows whose scores overflow."""
     allowed = allowed_pairs(call, mask, bias, query.device)
@@ -406,10 +407,10 @@ def broadcast_heads(
     if query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         return query, key, value
     if call.repeats != 1:  # 0 where there are no query heads
-        if repeat:
-            key, value = (x.repeat_interleave(call.repeats, dim=-3) for x in (key, value))
-        else:
+        if not repeat:
             batch = (*call.batch[:-1], call.batch[-1] // call.repeats)
+        elif key.shape[-3] != 1:  # a single head is expanded below, which copies nothing
+            key, value = (x.repeat_interleave(call.repeats, dim=-3) for x in (key, value))
     query = query.expand(*call.batch, *query.shape[-2:])
     key, value = (x.expand(*batch, *x.shape[-2:]) for x in (key, value))
     return query, key, value

@@ -68,7 +68,7 @@ def attention_with_lse(
         Tensor, query, key, value, mask=mask, bias=bias, causal=causal, window=window, offset=offset,
         scale=scale, softcap=softcap, enable_gqa=enable_gqa,
     )  # fmt: skip
-    output, _, lse = textbook(query, key, value, mask, bias, call)
+    output, _, lse = textbook(query, key, value, mask, bias, call, dropout_p=0.0)
     return output, lse
 
 

@@ -9,9 +9,10 @@ from torch.autograd import gradcheck as torch_gradcheck
 from torch.autograd import gradgradcheck
 
 from lib import fast, reference
+from lib.fast import triton_attention
 from tests.rules import draw, some_mask
 
-attention = fast.attention
+attention, explain = fast.attention, fast.explain
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 MASK = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [0, 0, 1, 0, 1], [1, 1, 1, 1, 1]], dtype=torch.bool)
 OPTIONS = {
@@ -89,6 +90,14 @@ def test_output_and_weights_have_the_inputs_dtype(dtype):
     assert output.dtype == weights.dtype == dtype
     for backend in ("auto", "math", "sdpa"):
         assert attention(*tensors(dtype), mask=MASK, backend=backend).dtype == dtype
+
+
+@pytest.mark.parametrize("backend", ["auto", "math", "sdpa"])
+def test_zeros_of_rows_that_see_nothing_have_no_sign(backend):
+    query, key, value = tensors()
+    output = attention(query, key, -value.abs(), mask=MASK, backend=backend)
+    assert (output[..., 1, :] == 0).all()
+    assert not output[..., 1, :].signbit().any()
 
 
 # Gradients
@@ -184,6 +193,15 @@ def test_what_is_hidden_changes_no_gradient(bad, options, backend, where):
     assert (given[2][..., 4, :] == 0).all()
 
 
+def test_a_query_of_nan_gives_hidden_values_no_gradient():
+    query, key, value = tensors(shape_q=(), L=2, S=2)
+    query[0] = torch.nan
+    for backend in ("auto", "math"):
+        given = gradients((query, key, value), lambda output: output.sum(), causal=True, backend=backend)
+        assert given[2][0].isnan().all()
+        assert given[2][1].isfinite().all()
+
+
 def test_a_query_of_nan_that_sees_nothing_leaves_the_gradients_finite():
     query, key, value = tensors()
     query[..., 1, :] = torch.nan  # MASK's row 1 is empty
@@ -236,13 +254,13 @@ def test_gradients_where_scores_overflow_in_single_precision():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Record the calls of SDPA, with their options."""
+    """Record the calls of SDPA: what its arguments were, by name."""
     seen = []
     kernel = torch.nn.functional.scaled_dot_product_attention
 
-    def recorded(*args, **options):
-        seen.append(options)
-        return kernel(*args, **options)
+    def recorded(query, key, value, **options):
+        seen.append({"query": query, "key": key, "value": value, **options})
+        return kernel(query, key, value, **options)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", recorded)
     return seen
@@ -325,8 +343,62 @@ def test_auto_looks_twice_at_what_sdpa_spoils(textbooks):
     mask = torch.tensor([[True, False]])
     with torch.no_grad():
         assert attention(*inputs, mask=mask).item() == 1
+    assert attention(*(x.detach() for x in inputs), mask=mask).item() == 1
+    assert len(textbooks) == 4
     attention(*inputs, mask=mask).backward()
     assert all(x.grad.isfinite().all() for x in inputs)
+    attention(inputs[0], *(x.detach() for x in inputs[1:]), mask=mask)
+    assert len(textbooks) == 6
+
+
+@pytest.mark.parametrize(
+    ("query", "keys", "options"),
+    [
+        ([1e20, 0.0], [[-1e20, 0.0], [-2e20, 0.0]], {}),
+        ([-1e20, 0.0], [[1e20, 0.0], [2e20, 0.0]], {}),
+        ([1e19, 0.0], [[-4e19, 0.0], [-5e19, 0.0]], {"scale": 1.0}),
+        ([1e15, 0.0], [[-1e15, 0.0], [-2e15, 0.0]], {"scale": 1e10}),
+        ([1e20, 0.0], [[-1e20, 0.0], [-2e20, 0.0]], {"scale": 1e-30}),
+        ([1e19, 0.0], [[-1.5e19, 0.0], [-1.5e19, 0.0]],
+         {"scale": 1.0, "bias": torch.tensor([[-3e38, -3.3e38], [0, -torch.inf]])}),
+        ([1e19, 0.0], [[-4e19, 0.0], [-1e19, 0.0]], {"scale": 1.0, "bias": torch.tensor([[3.3e38, 0], [0, 0]])}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("backend", ["auto", "math"])
+def test_scores_below_the_range_are_not_lost(query, keys, options, backend):
+    # where SDPA has lost a row's scores it gives 0, as if the query saw nothing; the other row merely begins with 0
+    query, keys = torch.tensor([query, [0.0, 0.0]]), torch.tensor(keys)
+    values = torch.tensor([[0.0, 1.0], [0.0, 3.0]])
+    assert attention(query, keys, values, backend=backend, **options)[0].tolist() == [0, 1]
+
+
+def test_scores_above_and_below_the_range_of_float64():
+    numbers = {"dtype": torch.float64}
+    query, keys = torch.tensor([[1e200, 1e200]], **numbers), torch.tensor([[1e200, 1e200], [1e200, -1e200]], **numbers)
+    values = torch.tensor([[1.0], [3.0]], **numbers)
+    assert attention(query, keys, values).item() == 1
+    assert attention(query, -keys, values).item() == 3
+
+
+def test_math_computes_ordinary_rows_once(monkeypatch):
+    module = __import__("sys").modules["lib.fast.attention"]
+    seen, attend = [], module.attend
+
+    def recorded(*args, **options):
+        seen.append(args)
+        return attend(*args, **options)
+
+    monkeypatch.setattr(module, "attend", recorded)
+    query, key, value = tensors(torch.float32)
+    key[..., 4, :] = torch.nan
+    hidden = MASK.clone()
+    hidden[:, 4] = False
+    for options in ({}, {"softcap": 2.0}, {"bias": bias(dtype=torch.float32)}):
+        attention(query, key, value, mask=hidden, backend="math", **options)
+    assert len(seen) == 3
+    query[..., 3, :] = 3e38
+    attention(query, key, value, mask=hidden, backend="math")
+    assert len(seen) == 6
 
 
 def test_large_but_harmless_numbers_are_computed_once(textbooks):
@@ -335,9 +407,108 @@ def test_large_but_harmless_numbers_are_computed_once(textbooks):
     attention(query * 1e15, key * 1e15, value, mask=MASK)  # an empty row asks for a closer look
     attention(query, key, value, bias=torch.full((4, 5), -3e37))
     attention(query, key, value, bias=torch.tensor([[0.0, 0, -torch.inf, 0, 0]]))
+    far = torch.tensor([[1e20, 0.0], [0.0, 1e20]])
+    attention(far[:1], far[1:], torch.tensor([[0.0, 1.0]]))  # an output may begin with 0
     assert textbooks == []
     attention(query * 1e15, key * 1e15, value, mask=MASK, scale=1e10)
     assert len(textbooks) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape_q", "L", "sizes"),
+    [((), 5, {}), ((3,), 5, {}), ((2, 2, 3), 5, {}), ((2, 3), 5, {"E": 6, "Ev": 2}), ((2, 3), 5, {"E": 2, "Ev": 6})],
+)
+def test_the_kernel_gets_what_its_fast_path_wants(calls, shape_q, L, sizes):
+    query, key, value = tensors(shape_q=shape_q, L=L, **sizes)
+    wanted = attention(query, key, value, backend="math")
+    output = attention(query.mT.contiguous().mT, key, value)
+    torch.testing.assert_close(output, wanted, rtol=0, atol=1e-14)
+    for name in ("query", "key", "value"):
+        x = calls[0][name]
+        assert x.ndim == 4
+        assert x.stride(-1) == 1
+        assert x.shape[-1] == max(query.shape[-1], value.shape[-1])
+
+
+@pytest.mark.parametrize(("H", "G", "grouped"), [(6, 2, True), (4, 2, True), (4, 1, False), (2, 2, False)])
+def test_the_kernel_gets_grouped_heads_and_small_masks_as_they_are(calls, H, G, grouped):
+    query, key, value = tensors(shape_q=(2, H), shape_k=(2, G), L=5, S=4)
+    padding = torch.tensor([[[[True, True, False, True]]], [[[True, False, False, False]]]])
+    output = attention(query, key, value, enable_gqa=True, mask=padding)
+    assert calls[0]["enable_gqa"] is grouped
+    assert calls[0]["key"].data_ptr() == key.data_ptr()  # no copy
+    assert calls[0]["attn_mask"].shape == (2, 1, 1, 4)
+    wanted = attention(query, key, value, enable_gqa=True, mask=padding, backend="math")
+    torch.testing.assert_close(output, wanted, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "math"])
+@pytest.mark.parametrize("options", [{"window": (99, 0)}, {"window": (99, 0), "bias": bias(300)}])
+def test_long_sequences_are_computed_in_tiles(calls, textbooks, options, backend):
+    inputs = tensors(shape_q=(2,), L=300, S=300)
+    output = attention(*inputs, backend=backend, **options)
+    (used, unused) = (textbooks, calls) if backend == "math" else (calls, textbooks)
+    assert len(used) == 5  # of 64 queries
+    assert unused == []
+    wanted = reference.attention(*(x.numpy() for x in inputs), **numpy_options(options))
+    np.testing.assert_allclose(output.numpy(), wanted, rtol=0, atol=1e-14)
+
+
+def test_the_triton_backend_hands_the_call_to_its_kernel(monkeypatch):
+    monkeypatch.setattr(triton_attention, "require_runnable", lambda query: None)
+    monkeypatch.setattr(triton_attention, "run", lambda *given: given)
+    inputs = tensors(torch.float32)
+    *given, call = attention(*inputs, causal=True, offset=1, backend="triton")
+    assert all(one is other for one, other in zip(given, inputs, strict=True))
+    assert call.causal and call.offset == 1
+
+
+def test_only_auto_on_the_cpu_looks_at_the_numbers(textbooks):
+    spoilt = torch.full((2, 3), torch.nan)
+    assert attention(spoilt, spoilt, spoilt, backend="sdpa").isnan().all()
+    elsewhere = torch.zeros(2, 3, device="meta")  # has no numbers
+    assert attention(elsewhere, elsewhere, elsewhere, causal=True).shape == (2, 3)
+    assert textbooks == []
+    assert attention(spoilt, spoilt, spoilt).isnan().all()
+    assert len(textbooks) == 1
+
+
+def test_explain_says_what_is_copied_and_what_is_slower():
+    x = torch.zeros(1, 1, 8, 4)
+    text = explain(x.mT.contiguous().mT, x, x[..., ::2], mask=torch.ones(8, 8, dtype=torch.bool))
+    assert "query, value are copied" in text
+    assert "value padded with zeros" in text
+    assert "(E = 4, Ev = 2)" in text
+    assert "visits what mask hides" in text
+    assert "key is copied" in explain(x, x.mT.contiguous().mT, x)
+    assert "query and key padded" in explain(x[..., :2], x[..., :2], x)
+    assert "a bias that wants a gradient" in explain(x, x, x, bias=torch.zeros(8, 8, requires_grad=True))
+    assert explain(x, x, x, bias=torch.zeros(8, 8)) == explain(x, x, x)
+    assert explain(x, x, x, softcap=1.0) == "math: the plain body, in one call; SDPA has no softcap"
+    assert "no softcap and no return_weights" in explain(x, x, x, softcap=1.0, return_weights=True)
+    assert "dropout" in explain(x, x, x, dropout_p=0.1)
+    assert "dropout has no fused kernel" in explain(x, x, x, dropout_p=0.1, backend="sdpa")
+    assert "asks for it" in explain(x, x, x, backend="math")
+    assert "every query sees every key" in explain(x[..., :1, :], x, x, causal=True, offset=7)
+    assert "a size is 0" in explain(x[..., :0], x[..., :0], x)
+
+
+def test_explain_computes_nothing_and_checks_like_attention(monkeypatch):
+    x = torch.zeros(1, 1, 8, 4)
+    wrong = {
+        "backend must be one of": {"backend": "fast"},
+        "dropout_p must lie": {"dropout_p": 2.0},
+        "mask must be boolean": {"mask": x},
+        "has no softcap": {"backend": "sdpa", "softcap": 1.0},
+    }
+    for text, options in wrong.items():
+        with pytest.raises((TypeError, ValueError), match=text):
+            explain(x, x, x, **options)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'is_causal'"):
+        explain(x, x, x, is_causal=True)
+    monkeypatch.setattr(torch, "matmul", None)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", None)
+    assert explain(x, x, x)
 
 
 # Dropout
@@ -385,6 +556,35 @@ def test_dropping_everything_gives_zero_and_gradients_pass_through_dropout():
 
 
 # Exactness of math
+
+
+@pytest.mark.parametrize("large", [1.0, 3e38])
+def test_math_computes_half_precision_in_single_precision(large):
+    inputs = tensors(torch.bfloat16)
+    inputs[0][..., 2, :] = large
+    given = attention(*inputs, mask=MASK, backend="math", return_weights=True)
+    wanted = attention(*(x.float() for x in inputs), mask=MASK, backend="math", return_weights=True)
+    for one, other in zip(given, wanted, strict=True):
+        assert torch.equal(one, other.bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("large", [1.0, 3e38])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_log_sum_exps_equal_the_references(name, large, dtype):
+    wide = torch.promote_types(dtype, torch.float32)
+    inputs = tensors(dtype)
+    inputs[0][..., 2, :] = large
+    _, lse = fast.attention_with_lse(*inputs, **OPTIONS[name])
+    arrays = [x.to(wide).numpy() for x in inputs]
+    _, wanted = reference.streaming_attention(*arrays, return_lse=True, **numpy_options(OPTIONS[name]))
+    assert lse.dtype == wide
+    np.testing.assert_allclose(lse, wanted, rtol=1e-12 if wide == torch.float64 else 1e-5)
+
+
+def test_log_sum_exps_of_no_keys_are_minus_infinity():
+    _, lse = fast.attention_with_lse(*tensors(S=0))
+    torch.testing.assert_close(lse, torch.full((2, 3, 4), -torch.inf, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("bad", [1e3, 1e200, math.nan, math.inf])
