@@ -25,7 +25,7 @@ ON_CPU = ("streaming", "products", "fast", "slow-paths", "window", "decode")
 
 
 class Contestant(NamedTuple):
-    """Something of :mod:`lib.bench.contestants`, and what it is given."""
+    """Something of lib.bench.contestants, and what it is given."""
 
     name: str
     options: dict[str, Any]

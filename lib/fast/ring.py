@@ -10,9 +10,11 @@ Two ways to split, both exact:
     Every process holds all queries and a part of the keys. Each attends to its part, and one exchange merges the
     results by their log-sum-exp. For decoding over a long cache, where there is one query.
 
+Who holds which of 8 chunks; each passes its piece of keys and values to the next, the last one to the first::
+
     process 0        process 1        process 2        process 3
-    chunks 0, 7      chunks 1, 6      chunks 2, 5      chunks 3, 4        who holds which of the 8 chunks
-      └── k, v ──▶     └── k, v ──▶     └── k, v ──▶     └── k, v ──▶ (0) each passes its piece to the next
+    chunks 0, 7      chunks 1, 6      chunks 2, 5      chunks 3, 4
+      └── k, v ──▶     └── k, v ──▶     └── k, v ──▶     └── k, v ──▶ (0)
 
 **Load.** Under a causal mask the last part of a sequence sees everything and the first nearly nothing. So the sequence
 is cut into twice as many chunks as there are processes, and each takes one from the front and one from the back
