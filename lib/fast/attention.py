@@ -386,7 +386,7 @@ def _limits(
     if mask is not None:
         yield mask
     if bias is not None:
-        yield ~bias.detach().isneginf()
+        yield ~bias.isneginf()
     if call.causal or call.window != (None, None):
         q_pos = torch.as_tensor(call.offset, dtype=torch.int64, device=device) + torch.arange(call.L, device=device)
         k_pos = torch.arange(call.S, device=device)

@@ -8,8 +8,9 @@ import torch
 from torch.autograd import gradcheck as torch_gradcheck
 from torch.autograd import gradgradcheck
 
-from lib import fast, reference
+from lib import arguments, fast, reference
 from lib.fast import triton_attention
+from lib.fast.attention import allowed_pairs
 from tests.rules import draw, some_mask
 
 attention, explain = fast.attention, fast.explain
@@ -380,6 +381,40 @@ def test_scores_above_and_below_the_range_of_float64():
     assert attention(query, -keys, values).item() == 3
 
 
+def test_scores_that_only_the_scale_brings_back_into_range():
+    numbers = {"dtype": torch.float64}
+    query = torch.tensor([[1e155, -3e154], [-2e155, 1.0], [1e-3, 0.0], [2e155, 2e155]], **numbers)
+    keys = torch.tensor([[1e155, 2e155], [-1e155, 1e150], [3e155, -3e155]], **numbers)
+    values = torch.tensor([[1.0], [3.0], [7.0]], **numbers)
+    wanted = attention(query * 1e-155, keys * 1e-155, values, scale=1.0)
+    for backend in ("auto", "math"):
+        given = attention(query, keys, values, scale=1e-310, backend=backend)
+        torch.testing.assert_close(given, wanted, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("backend", ["auto", "math"])
+def test_infinity_and_nan_in_what_is_seen(backend):
+    query = torch.tensor([[1.0, 1.0], [-1.0, 1.0], [0.0, 1.0], [torch.inf, 1.0]])
+    values = torch.tensor([[1.0], [3.0]])
+    for bad, wanted in ((torch.inf, [1, 3, torch.nan]), (-torch.inf, [3, 1, torch.nan]), (torch.nan, [torch.nan] * 3)):
+        output = attention(query[:3], torch.tensor([[bad, 1.0], [2.0, 3.0]]), values, backend=backend)
+        torch.testing.assert_close(output[:, 0], torch.tensor(wanted).float(), equal_nan=True)
+    keys = torch.tensor([[-1.0, 0.0], [1.0, 0.0]])
+    assert attention(query, keys, values, backend=backend)[3].item() == 3
+    assert attention(query, keys * 0, values, backend=backend)[3].isnan()
+    assert attention(query * torch.nan, keys, values * torch.inf, backend=backend).isnan().all()
+    no_columns = attention(query[:, :0], keys[:, :0], torch.tensor([[1.0, torch.nan], [3.0, 1.0]]), backend=backend)
+    torch.testing.assert_close(no_columns, torch.tensor([[2.0, torch.nan]]).expand(4, 2), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_averages_of_the_largest_number_are_finite(dtype):
+    query, key, value = tensors(dtype, L=200, S=50, Ev=1)
+    value[:] = torch.finfo(dtype).max
+    assert attention(query, key, value, backend="math").isfinite().all()
+    assert attention(query, key, -value, backend="math").isfinite().all()
+
+
 def test_math_computes_ordinary_rows_once(monkeypatch):
     module = __import__("sys").modules["lib.fast.attention"]
     seen, attend = [], module.attend
@@ -409,6 +444,7 @@ def test_large_but_harmless_numbers_are_computed_once(textbooks):
     attention(query, key, value, bias=torch.tensor([[0.0, 0, -torch.inf, 0, 0]]))
     far = torch.tensor([[1e20, 0.0], [0.0, 1e20]])
     attention(far[:1], far[1:], torch.tensor([[0.0, 1.0]]))  # an output may begin with 0
+    attention(query, key, torch.full_like(value, 3e37))  # what comes out is finite, the sum of it is not
     assert textbooks == []
     attention(query * 1e15, key * 1e15, value, mask=MASK, scale=1e10)
     assert len(textbooks) == 1
@@ -442,6 +478,20 @@ def test_the_kernel_gets_grouped_heads_and_small_masks_as_they_are(calls, H, G, 
     torch.testing.assert_close(output, wanted, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("batch", "shape", "four"),
+    [((2, 3), (1, 3, 1, 5), (1, 3, 1, 5)), ((2, 3), (5,), (1, 1, 1, 5)), ((2, 2, 3), (4, 5), (1, 1, 4, 5)),
+     ((2, 2, 3), (3, 4, 5), (1, 3, 4, 5)), ((2, 2, 3), (2, 1, 1, 4, 1), (4, 1, 4, 1)), ((3,), (3, 1, 5), (1, 3, 1, 5)),
+     ((2, 2, 3), (2, 3, 1, 5), (4, 3, 1, 5))],
+)  # fmt: skip
+def test_the_kernel_gets_masks_of_four_axes_and_none_is_made_larger(calls, batch, shape, four):
+    query, key, value = tensors(shape_q=batch)
+    mask = torch.tensor(some_mask(shape))
+    output = attention(query, key, value, mask=mask)
+    assert calls[0]["attn_mask"].shape == four
+    torch.testing.assert_close(output, attention(query, key, value, mask=mask, backend="math"), rtol=0, atol=1e-14)
+
+
 @pytest.mark.parametrize("backend", ["auto", "sdpa", "math"])
 @pytest.mark.parametrize("options", [{"window": (99, 0)}, {"window": (99, 0), "bias": bias(300)}])
 def test_long_sequences_are_computed_in_tiles(calls, textbooks, options, backend):
@@ -467,7 +517,8 @@ def test_only_auto_on_the_cpu_looks_at_the_numbers(textbooks):
     spoilt = torch.full((2, 3), torch.nan)
     assert attention(spoilt, spoilt, spoilt, backend="sdpa").isnan().all()
     elsewhere = torch.zeros(2, 3, device="meta")  # has no numbers
-    assert attention(elsewhere, elsewhere, elsewhere, causal=True).shape == (2, 3)
+    for options in ({"causal": True}, {"causal": True, "offset": 1}, {"window": (1, 0)}, {"bias": elsewhere[:, :2]}):
+        assert attention(elsewhere, elsewhere, elsewhere, **options).shape == (2, 3)
     assert textbooks == []
     assert attention(spoilt, spoilt, spoilt).isnan().all()
     assert len(textbooks) == 1
@@ -580,6 +631,22 @@ def test_log_sum_exps_equal_the_references(name, large, dtype):
     _, wanted = reference.streaming_attention(*arrays, return_lse=True, **numpy_options(OPTIONS[name]))
     assert lse.dtype == wide
     np.testing.assert_allclose(lse, wanted, rtol=1e-12 if wide == torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("limit", [{"causal": True}, {"window": (1, 0)}, {}], ids=str)
+def test_pairs_are_compared_on_the_inputs_device(limit):
+    call = arguments.check(torch.Tensor, *tensors(), offset=np.array([1, 2]), **limit)
+    allowed = allowed_pairs(call, None, None, torch.device("meta"))
+    assert allowed.device.type == "meta"
+    assert allowed.shape[-2:] == (4, 5)
+
+
+def test_offsets_of_a_small_unsigned_type():
+    inputs = tensors()
+    wanted = fast.attention_with_lse(*inputs, causal=True, offset=torch.tensor([3, 1]))
+    given = fast.attention_with_lse(*inputs, causal=True, offset=np.array([3, 1], dtype=np.uint16))
+    for one, other in zip(given, wanted, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_log_sum_exps_of_no_keys_are_minus_infinity():
