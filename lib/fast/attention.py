@@ -209,7 +209,10 @@ def sdpa(
         output = output[..., : call.Ev]
     if attn_mask is not None:
         output = output + 0.0  # a row that sees nothing gives −0 for negative values: 0, as in the reference
-    return output.reshape(*call.batch, call.L, call.Ev).to(query.dtype)  # autocast's kernels return half precision
+    if output.dtype != query.dtype:  # autocast's kernels return half precision
+        output = output.to(query.dtype)
+    shape = (*call.batch, call.L, call.Ev)
+    return output if output.shape == shape else output.reshape(shape)
 
 
 def _padded(x: Float[Tensor, "... E"], width: int) -> Float[Tensor, "... width"]:
@@ -236,13 +239,14 @@ def can_be_trusted(
     inputs = [x for x in (query, key, value, bias) if x is not None]
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs) and not all(map(_is_finite, inputs[:2])):
         return False
-    limit = torch.finfo(torch.promote_types(query.dtype, torch.float32)).max
+    largest_bias = 0.0
     if bias is not None:
-        limit -= float(bias.detach().abs().masked_fill(bias.isinf(), 0).amax())
+        largest_bias = float(bias.detach().abs().masked_fill(bias.isinf(), 0).amax())
     else:
         first = output.detach()[..., 0]
         if first.all() or not (output.detach()[first == 0] == 0).all(-1).any():  # few rows: the others are not read
             return True
+    limit = torch.finfo(torch.promote_types(query.dtype, torch.float32)).max - largest_bias
     q_size, k_size = float(query.detach().abs().amax()), float(key.detach().abs().amax())
     return call.E * q_size * k_size * max(1.0, abs(call.scale)) < limit / 2
 
