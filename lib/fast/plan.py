@@ -83,7 +83,7 @@ def make_plan(
         why = f"SDPA has no {' and no '.join(lacking)}"
     elif backend == "auto" and dropout_p:
         why = "SDPA has no fused kernel for dropout on the CPU, and its own plain body is no faster"
-    elif backend == "auto" and not triton_lacking and _sdpa_needs_a_mask(call):
+    elif not triton_lacking and _sdpa_needs_a_mask(call):
         return _triton_plan(call, "SDPA has no fused kernel for a window, nor for causal with an offset")
     else:
         return _sdpa_plan(query, key, value, mask, bias, call, dropout_p)

@@ -6,6 +6,7 @@ import torch
 
 from lib import arguments, fast, masks, reference
 from lib.fast import plan as plans
+from lib.fast import triton_attention
 from lib.fast.tiles import tiles_of, without_void_limits
 from tests.rules import draw, some_mask
 
@@ -141,11 +142,114 @@ def test_offsets_of_any_integer_type(small_tiles, offset):
     np.testing.assert_allclose(given.numpy(), wanted, rtol=0, atol=1e-14)
 
 
-def test_tiles_that_save_little_are_not_taken(monkeypatch):
-    x = torch.zeros(1, 1, 512, 4)
-    assert "in one call" in fast.explain(x, x, x, causal=True)
-    assert "the kernel's own flag" in fast.explain(x, x, x, causal=True)
-    assert "tiles of 64 queries" in fast.explain(x, x, x, causal=True, scale=-1.0)
-    assert "save little" in fast.explain(x, x, x, window=(500, 500))
-    assert "every query sees every key" in fast.explain(x, x, x, window=(511, 511))
-    assert "every query sees every key" in fast.explain(x[..., :1, :], x, x, causal=True, offset=511)
+FLAG = "in one call; causal by the kernel's own flag, which skips what it hides"
+LITTLE = "in one call; causal and window as a mask: tiles would save little"
+ALL = "in one call; every query sees every key"
+SMALL = "a tile's scores take at most 64 MiB in float32"
+
+
+def visited(tiles, share):
+    return f"in {tiles}; {share}% of all pairs are visited, which causal and window allow"
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "options", "wanted"),
+    [
+        (512, 512, {"causal": True}, FLAG),
+        (300, 300, {"causal": True, "scale": 0.5}, FLAG),
+        (300, 300, {"causal": True, "scale": 0.0}, visited("5 tiles of 64 queries", 60)),
+        (1999, 1999, {"causal": True, "scale": -0.5}, visited("8 tiles of 250 queries", 56)),
+        (300, 300, {"causal": True, "offset": 1}, visited("5 tiles of 64 queries", 60)),
+        (1000, 1000, {"window": (200, 100)}, visited("7 tiles of 150 queries", 40)),
+        (1000, 1000, {"window": (10, 10)}, visited("16 tiles of 64 queries", 8)),
+        (10000, 10000, {"window": (2000, 2000)}, visited("20 tiles of 512 queries", 40)),
+        (1000, 1000, {"window": (300, None), "causal": True}, visited("7 tiles of 150 queries", 38)),
+        (1000, 1000, {"window": (301, 5), "causal": True}, visited("7 tiles of 150 queries", 38)),
+        (1000, 1000, {"window": (None, 5)}, visited("8 tiles of 125 queries", 57)),
+        (1000, 1000, {"window": (5, None)}, visited("8 tiles of 125 queries", 57)),
+        (128, 320, {"causal": True, "offset": 192}, visited("2 tiles of 64 queries", 90)),
+        (128, 320, {"causal": True, "offset": 193}, LITTLE),
+        (60, 600, {"window": (5, 0), "offset": 0}, LITTLE),  # a single tile
+        (200, 200, {"window": (5, 5), "offset": -1000}, LITTLE),  # nothing to see
+        (512, 512, {"window": (500, 500)}, LITTLE),
+        (512, 512, {"window": (511, 511)}, ALL),
+        (1, 512, {"causal": True, "offset": 511}, ALL),
+    ],
+)
+def test_tiles_are_about_as_long_as_a_window_is_wide_and_taken_where_they_save_much(queries, keys, options, wanted):
+    query, key = torch.zeros(queries, 1), torch.zeros(keys, 1)
+    assert fast.explain(query, key, key, **options) == f"sdpa: torch's fused kernels (SDPA), {wanted}"
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "options", "wanted"),
+    [
+        (4096, 4096, {}, "in one call; SDPA has no softcap"),
+        (4097, 4096, {}, f"in 2 tiles of 4096 queries; SDPA has no softcap; {SMALL}"),
+        (5000, 5000, {"window": (4990, 4990)}, f"in 2 tiles of 3355 queries; SDPA has no softcap; {SMALL}"),
+        (5000, 5000, {"window": (10, 0)}, visited("79 tiles of 64 queries; SDPA has no softcap", 1)),
+        (5000, 5000, {"return_weights": True}, "in one call; SDPA has no softcap and no return_weights"),
+        (5000, 5000, {"backend": "math", "causal": True},
+         visited("8 tiles of 625 queries; backend='math' asks for it", 56)),
+    ],
+)  # fmt: skip
+def test_the_plain_body_takes_tiles_so_that_its_scores_stay_small(queries, keys, options, wanted):
+    query, key = torch.zeros(queries, 1), torch.zeros(keys, 1)
+    assert fast.explain(query, key, key, softcap=1.0, **options) == f"math: the plain body, {wanted}"
+
+
+NO_KERNEL = "SDPA has no fused kernel for a window, nor for causal with an offset"
+SKIPPED = "tiles hidden by causal and window are skipped"
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"window": (5, 0)}, f"triton: our Triton kernel, in one call; {NO_KERNEL}; {SKIPPED}"),
+        ({"causal": True, "offset": 1}, f"triton: our Triton kernel, in one call; {NO_KERNEL}; {SKIPPED}"),
+        ({"backend": "triton", "causal": True},
+         f"triton: our Triton kernel, in one call; backend='triton' asks for it; {SKIPPED}"),
+        ({"backend": "triton"},
+         "triton: our Triton kernel, in one call; backend='triton' asks for it; every query sees every key"),
+        ({"causal": True}, f"sdpa: torch's fused kernels (SDPA), {FLAG}"),
+        ({}, f"sdpa: torch's fused kernels (SDPA), {ALL}"),
+        ({"window": (5, 0), "backend": "sdpa"}, "sdpa: torch's fused kernels (SDPA), " + LITTLE),
+        ({"window": (5, 0), "backend": "math"}, "math: the plain body, in one call; backend='math' asks for it"),
+        ({"window": (5, 0), "softcap": 1.0}, "math: the plain body, in one call; SDPA has no softcap"),
+        ({"window": (5, 0), "mask": torch.tensor(True)}, f"sdpa: torch's fused kernels (SDPA), {LITTLE}; the kernel "
+         "visits what mask hides too (where causal or window say the same, they are faster)"),
+        ({"window": (5, 0), "bias": torch.zeros(1)}, "sdpa: torch's fused kernels (SDPA), " + LITTLE),
+        ({"window": (5, 0), "offset": [1, 2]}, "sdpa: torch's fused kernels (SDPA), " + LITTLE),
+        ({"window": (5, 0), "dropout_p": 0.5}, "math: the plain body, in one call; SDPA has no fused kernel for "
+         "dropout on the CPU, and its own plain body is no faster"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_on_a_gpu_the_triton_kernel_is_taken_where_sdpa_would_need_a_mask(monkeypatch, options, wanted):
+    monkeypatch.setattr(triton_attention, "is_worth_it", lambda query: True)
+    monkeypatch.setattr(triton_attention, "require_runnable", lambda query: None)
+    x = torch.zeros(2, 40, 1)
+    assert fast.explain(x, x, x, **options) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "lacks"),
+    [
+        ({"backend": "triton", "mask": torch.tensor(True), "bias": torch.zeros(1), "dropout_p": 0.1},
+         "mask and no bias and no dropout"),
+        ({"backend": "triton", "dropout_p": 1, "return_weights": True}, "return_weights and no dropout"),
+        ({"backend": "sdpa", "softcap": 1.0, "return_weights": True}, "softcap and no return_weights"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_backend_that_lacks_what_is_asked_says_what(options, lacks):
+    x = torch.zeros(2, 40, 1)
+    with pytest.raises(ValueError) as caught:
+        fast.explain(x, x, x, **options)
+    assert str(caught.value) == f"backend {options['backend']!r} has no {lacks}; use backend='auto' or 'math'"
+
+
+def test_the_triton_backend_says_where_it_cannot_run():
+    x = torch.zeros(2, 40, 1)
+    with pytest.raises((ValueError, ImportError), match="the Triton kernel"):
+        fast.explain(x, x, x, backend="triton")
