@@ -373,6 +373,13 @@ def test_scores_below_the_range_are_not_lost(query, keys, options, backend):
     assert attention(query, keys, values, backend=backend, **options)[0].tolist() == [0, 1]
 
 
+def test_a_score_that_rounding_takes_out_of_the_range_is_not_lost():
+    query, key, scale = torch.tensor([[1.009291]]), torch.tensor([[-1.0006608]]), 3.3692723e38
+    assert 1.009291 * 1.0006608 * scale < torch.finfo(torch.float32).max
+    assert attention(query, key, torch.ones(1, 1), scale=scale, backend="sdpa").item() == 0
+    assert attention(query, key, torch.ones(1, 1), scale=scale).item() == 1
+
+
 def test_scores_above_and_below_the_range_of_float64():
     numbers = {"dtype": torch.float64}
     query, keys = torch.tensor([[1e200, 1e200]], **numbers), torch.tensor([[1e200, 1e200], [1e200, -1e200]], **numbers)
